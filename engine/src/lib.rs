@@ -1,0 +1,1 @@
+//! Models on devices, and the rank loop that drives them.

@@ -1,0 +1,2 @@
+//! Text, sockets, configuration and the command line.
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The `tokenrouter` binary.
+
+fn main() {}
