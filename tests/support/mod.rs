@@ -1,7 +1,8 @@
 //! What the end-to-end tests share: the real binary on free loopback ports, and a plain HTTP client.
 //! Each test binary uses a part of it.
-#![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "every test binary compiles this module and uses a part of it")]
 
+pub mod engine;
 pub mod http;
 pub mod process;
 pub mod reference;
