@@ -1,4 +1,5 @@
 //! Text, sockets, configuration and the command line.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod text;
