@@ -3,6 +3,7 @@
 use crate::api::json;
 use crate::text::TextError;
 use serde_json::{Value, json};
+use tokenrouter_engine::RefuseError;
 use tokenrouter_scheduler::SubmitError;
 
 /// A refusal or failure, ready to be answered. Messages never contain bytes of the request.
@@ -94,6 +95,14 @@ impl ApiError {
             SubmitError::MinTokens { .. } => Self::invalid("min_tokens", message),
             SubmitError::ThresholdNotANumber => Self::invalid("token_routing.threshold", message),
             SubmitError::UnknownRoute { .. } => Self::engine(message),
+        }
+    }
+
+    /// The engine did not accept a request, or takes none any more.
+    pub fn from_refusal(error: &RefuseError) -> Self {
+        match error {
+            RefuseError::Submit(error) => Self::from_submit(error),
+            RefuseError::Draining => Self::unavailable("draining", error.to_string()),
         }
     }
 
