@@ -29,6 +29,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         max_running: 64,
         max_waiting: 256,
         real_vocab: 455,
+        eos_ids: Vec::new(),
     }
 }
 
