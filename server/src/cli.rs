@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
@@ -12,14 +13,15 @@ use crate::{demo, generate, serve};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
-#[command(name = "tokenrouter", version, long_version = LONG_VERSION, about, propagate_version = true)]
+#[command(name = "tokenrouter", version, long_version = LONG_VERSION.as_str(), about, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
 }
 
-const LONG_VERSION: &str =
-    concat!(env!("CARGO_PKG_VERSION"), "\n", "devices: CPU (this build has no CUDA kernels)");
+/// The version, and what the build script compiled.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{}\nbuild: {}", env!("CARGO_PKG_VERSION"), tokenrouter_engine::BUILD_REPORT));
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {

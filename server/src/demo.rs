@@ -57,7 +57,7 @@ pub fn run(args: &DemoArgs, registry: &Registry) -> Result<(), String> {
     let asker = std::thread::Builder::new().name("demo".into()).spawn(move || {
         let outcome = ask(address, &names);
         if once || outcome.is_err() {
-            control.stop();
+            control.drain();
         } else {
             hint(address);
         }

@@ -1,12 +1,16 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{DType, EngineConfig, EngineHandle, EngineModel, RouteConfig};
+use tokenrouter_engine::{
+    DType, EngineConfig, EngineHandle, EngineModel, ModelInfo, RouteConfig, RouteInfo,
+};
+use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
-use crate::api::ApiLimits;
+use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
 use crate::config::Config;
 use crate::text::{TextModel, check_pair};
 
@@ -18,6 +22,8 @@ pub struct Deployment {
     pub text: Arc<TextModel>,
     /// What a request may ask for.
     pub limits: ApiLimits,
+    /// What all answers share.
+    pub context: Arc<AnswerContext>,
 }
 
 /// Loads tokenizers and models and starts the engine. `wake` is called when the engine has something to say.
@@ -30,11 +36,54 @@ pub fn start(
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<Deployment, String> {
     let text = load_text(config)?;
-    let engine_config = engine_config(config, text.real_vocab())?;
+    let engine_config = engine_config(config, &text)?;
     let engine =
         tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| e.to_string())?;
-    let limits = ApiLimits::new(&engine.info, text.real_vocab(), config.server.max_n);
-    Ok(Deployment { engine, text: Arc::new(text), limits })
+    let text = Arc::new(text);
+    let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
+    let limits = ApiLimits {
+        max_n: config.server.max_n,
+        ..ApiLimits::new(&text, engine.info.context_len, names)
+    };
+    let context = Arc::new(AnswerContext {
+        text: text.clone(),
+        eos_ids: engine.info.eos_ids.clone(),
+        routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
+        models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
+        system_fingerprint: fingerprint(config, &text),
+    });
+    Ok(Deployment { engine, text, limits, context })
+}
+
+fn served_route(route: &RouteInfo, models: &[ModelInfo]) -> ServedRoute {
+    let served = |m: ModelId| ServedModel {
+        index: m.0,
+        name: models.get(m.index()).map_or_else(String::new, |info| info.name.clone()),
+        role: if m == route.entry { "entry" } else { "peer" },
+    };
+    ServedRoute {
+        name: route.name.clone(),
+        algorithm: route.router.clone(),
+        entry: route.entry.0,
+        models: route.reach.iter().map(served).collect(),
+    }
+}
+
+/// Changes with the version, the models, the router and its parameters, and the type of the cache: with anything
+/// by which equal requests may be answered differently.
+fn fingerprint(config: &Config, text: &TextModel) -> String {
+    let mut hasher = DefaultHasher::new();
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    text.fingerprint().hash(&mut hasher);
+    config.budget.kv_dtype.hash(&mut hasher);
+    config.router.name.hash(&mut hasher);
+    for (key, value) in &config.router.params {
+        (key, value.to_string()).hash(&mut hasher);
+    }
+    for model in &config.models {
+        (&model.name, &model.path).hash(&mut hasher);
+    }
+    format!("fp_{:016x}", hasher.finish())
 }
 
 /// The entry model's text side, after every other model's tokenizer was found to agree with it.
@@ -51,7 +100,7 @@ fn load_text(config: &Config) -> Result<TextModel, String> {
     Ok(text)
 }
 
-fn engine_config(config: &Config, real_vocab: usize) -> Result<EngineConfig, String> {
+fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, String> {
     let models = config
         .models
         .iter()
@@ -75,7 +124,8 @@ fn engine_config(config: &Config, real_vocab: usize) -> Result<EngineConfig, Str
         context_len: config.budget.max_model_len,
         max_running: config.server.max_running,
         max_waiting: config.server.max_waiting,
-        real_vocab,
+        real_vocab: text.real_vocab(),
+        eos_ids: text.eos_ids().to_vec(),
     })
 }
 

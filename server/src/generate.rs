@@ -54,7 +54,7 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
         client: CLIENT,
         max_new_tokens: args.max_tokens.min(room),
         prompt,
-        route: route(args.model.as_deref(), &info.routes)?,
+        route: route(args.model.as_deref(), &deployment.limits.routes)?,
         threshold: args.threshold.as_deref().map(threshold).transpose()?,
         sampling: SamplingParams { temperature: args.temperature, ..SamplingParams::default() },
         seed: args.seed,

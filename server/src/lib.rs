@@ -14,6 +14,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod deploy;
+pub mod frontend;
 pub mod generate;
 pub mod net;
 pub mod paint;

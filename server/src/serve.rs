@@ -1,12 +1,14 @@
 //! `tokenrouter serve`: a deployment with sockets.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::{Config, ServerSection};
 use crate::deploy;
+use crate::frontend::ApiFrontend;
 use crate::net::{App, NetConfig, Server, ServerControl};
 
 /// Bound sockets and a running engine.
@@ -27,7 +29,12 @@ impl Started {
         let deployment = deploy::start(config, registry, Box::new(server.waker()))?;
         let plan = deployment.engine.info.plan_table.clone();
         let name = config.server.served_model_name.clone();
-        let app = App::new(deployment.engine, deployment.text, deployment.limits);
+        let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
+        let app = App {
+            engine: deployment.engine,
+            frontend: Arc::new(frontend),
+            routes: deployment.context.routes.clone(),
+        };
         Ok(Started { server, app, plan, name })
     }
 
