@@ -1,0 +1,8 @@
+//! Tests of the kernels through their public interface.
+
+mod attention;
+mod common;
+mod layers;
+mod sampling;
+mod signals;
+mod workers;
