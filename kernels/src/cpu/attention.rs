@@ -57,7 +57,7 @@ pub fn attention(ctx: Ctx<'_>, args: AttnArgs<'_>, out: &mut [f32]) {
     let layout = args.kv.layout();
     let (t, d, kv_heads) = (args.tokens.len(), layout.head_dim, layout.kv_heads);
     assert!(
-        kv_heads > 0 && args.q_heads % kv_heads == 0,
+        kv_heads > 0 && args.q_heads.is_multiple_of(kv_heads),
         "{} query heads, {kv_heads} kv heads",
         args.q_heads
     );

@@ -46,7 +46,7 @@ pub fn linear(
     out: &mut [f32],
 ) {
     let (n, k) = (w.rows(), w.cols());
-    assert!(k > 0 && x.len() % k == 0, "x of {} elements, K {k}", x.len());
+    assert!(k > 0 && x.len().is_multiple_of(k), "x of {} elements, K {k}", x.len());
     let t = x.len() / k;
     assert_eq!(out.len(), t * n, "out of a linear layer, T {t}, N {n}");
     if let Some(bias) = bias {

@@ -99,7 +99,7 @@ mod tests {
             ]);
         }
         xs.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -1e-40, f32::MAX, f32::MIN, 0.0]);
-        while xs.len() % 8 != 0 {
+        while !xs.len().is_multiple_of(8) {
             xs.push(1.0);
         }
         xs

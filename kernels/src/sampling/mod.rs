@@ -195,7 +195,7 @@ fn draw(weights: &[u32], bits: u64) -> u32 {
 
 /// Whether the logits allow a draw; returns the largest.
 fn checked_max(isa: Isa, logits: &[f32]) -> Result<f32, NonFinite> {
-    let bad = logits.iter().fold(false, |bad, x| bad | !(*x < f32::INFINITY));
+    let bad = logits.iter().fold(false, |bad, x| bad | x.is_nan() | (*x == f32::INFINITY));
     let max = largest(isa, logits);
     if bad || max == f32::NEG_INFINITY { Err(NonFinite) } else { Ok(max) }
 }

@@ -1,5 +1,7 @@
 //! Tests of the kernels through their public interface.
 
+#![allow(clippy::needless_range_loop, reason = "reference loops follow the formulas")]
+
 mod attention;
 mod common;
 mod layers;
