@@ -47,8 +47,13 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_step_allocates_nothing() {
-    let config = support::qwen3_config();
-    let dir = support::random_checkpoint(&config, Dtype::BF16, 1);
+    // One model whose work stays on the caller, one whose work is shared out.
+    for config in [support::qwen3_config(), support::wide_config()] {
+        steps_allocate_nothing(&support::random_checkpoint(&config, Dtype::BF16, 1));
+    }
+}
+
+fn steps_allocate_nothing(dir: &support::TempDir) {
     let options = ModelOptions {
         threads: 2,
         max_batch_rows: 4,

@@ -6,7 +6,7 @@ use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
 
-use crate::support::{TempDir, qwen3_config, random_checkpoint};
+use crate::support::{TempDir, qwen3_config, random_checkpoint, wide_config};
 
 const PAGES: usize = 40;
 const STEP: usize = 160;
@@ -157,12 +157,18 @@ fn decode_is_an_extend_of_one() {
 
 #[test]
 fn threads_change_nothing() {
-    for config in configs() {
+    for config in configs().into_iter().chain([wide_config()]) {
         let dir = random_checkpoint(&config, Dtype::F32, 5);
         let ids = tokens(2, 90);
         let want = alone(&mut build(&dir, options(1, DType::F32)), &ids);
         for threads in [2, 3] {
-            assert!(alone(&mut build(&dir, options(threads, DType::F32)), &ids) == want, "{threads} threads");
+            let mut model = build(&dir, options(threads, DType::F32));
+            assert!(alone(&mut model, &ids) == want, "{threads} threads");
+            let pages = scattered(1, ids.len());
+            for (i, id) in ids.iter().enumerate().take(20) {
+                let found = run(&mut model, &[Feed { pages: &pages, start: i, ids: &[*id] }]);
+                assert!(found[0] == want[i], "{threads} threads, decode at {i}");
+            }
         }
     }
 }
