@@ -49,7 +49,13 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Applies top_k and top_p; min_p is part of the condition.
-    pub(super) fn new(logits: &[f32], max: f32, params: &SamplingParams, scratch: &mut SampleScratch) -> Kept {
+    pub(super) fn new(
+        logits: &[f32],
+        max: f32,
+        temperature: f32,
+        params: &SamplingParams,
+        scratch: &mut SampleScratch,
+    ) -> Kept {
         let SampleScratch { weights, keys, .. } = scratch;
         let all = logits.len();
         let k = if params.top_k == 0 { all } else { all.min(params.top_k as usize) };
@@ -60,7 +66,7 @@ impl Kept {
         } else {
             0
         };
-        Kept { least, max, temperature: params.temperature, min_p: params.min_p }
+        Kept { least, max, temperature, min_p: params.min_p }
     }
 
     /// Id and weight of each token that remains, in ascending order of ids.

@@ -72,9 +72,10 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether the best token is taken, without a draw.
+    /// Whether the best token is taken, without a draw. So it is for a temperature that is no
+    /// number, which the server refuses.
     pub fn is_greedy(&self) -> bool {
-        self.temperature < GREEDY
+        self.temperature.is_nan() || self.temperature < GREEDY
     }
 }
 
@@ -161,8 +162,10 @@ pub fn sample(
     if params.is_greedy() {
         return logits.iter().position(|x| *x == max).map(|id| id as u32).ok_or(NonFinite);
     }
-    weights(scratch.isa, logits, max, params.temperature, &mut scratch.weights);
-    let kept = Kept::new(logits, max, params, scratch);
+    // Finite, so that masked logits stay at negative infinity.
+    let temperature = params.temperature.min(f32::MAX);
+    weights(scratch.isa, logits, max, temperature, &mut scratch.weights);
+    let kept = Kept::new(logits, max, temperature, params, scratch);
     Ok(draw(logits, &kept, rng::bits(&input.key), &scratch.weights))
 }
 
@@ -170,18 +173,19 @@ pub fn sample(
 fn draw(logits: &[f32], kept: &Kept, bits: u64, weights: &[u32]) -> u32 {
     let total: u64 = kept.weights(logits, weights).map(|(_, w)| u64::from(w)).sum();
     let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
-    let mut sum = 0;
+    let (mut sum, mut token) = (0, 0);
     for (id, weight) in kept.weights(logits, weights) {
         sum += u64::from(weight);
+        token = id as u32;
+        // Reached at the latest by the last kept token: the best one weighs 2^30, so target < total.
         if sum > target {
-            return id as u32;
+            break;
         }
     }
-    // The best token is always kept with weight 2^30, so target < total and the loop returned.
-    unreachable!("the target lies below the total")
+    token
 }
 
-/// Whether the raw logits allow a draw; returns the largest.
+/// Whether the logits allow a draw; returns the largest.
 fn checked_max(isa: Isa, logits: &[f32]) -> Result<f32, NonFinite> {
     let bad = logits.iter().fold(false, |bad, x| bad | !(*x < f32::INFINITY));
     let max = largest(isa, logits);
