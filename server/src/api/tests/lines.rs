@@ -88,7 +88,7 @@ fn lines_are_parsed_and_refused_with_their_id() {
     ] {
         let error = parse(line).unwrap_err();
         assert_eq!(
-            (&error.id, error.error.param.as_deref(), error.error.status),
+            (&*error.id, error.error.param.as_deref(), error.error.status),
             (&id, param, 400),
             "{line}"
         );

@@ -6,7 +6,11 @@ fn limits(context: usize) -> ApiLimits {
     fixtures::limits(&text::demo(), context)
 }
 
-fn completion(body: Value, context: usize) -> Result<Vec<(usize, u32)>, (u16, Option<&'static str>, String)> {
+/// Status, code and message.
+type Refusal = (u16, Option<&'static str>, String);
+
+/// Prompt length and most new tokens of every prompt.
+fn completion(body: Value, context: usize) -> Result<Vec<(usize, u32)>, Refusal> {
     let limits = limits(context);
     let request = parse_completion(body.to_string().as_bytes(), &limits).unwrap();
     let prepared = prepare(&request, &text::demo(), &limits);
