@@ -117,7 +117,7 @@ fn random_texts_never_change_the_control_tokens() {
             ["<|im_end|>", "<|im_start|>", "<think>", "<|", "|>", "im_end", "<", "k>", "|", "s", "\n\n", " "],
         ),
     ] {
-        let mut random = Random(5);
+        let (mut random, mut equal) = (Random(5), 0);
         let is_control =
             |id: &u32| model.is_special(*id) || model.token_text(*id).is_some_and(|t| t.contains("think>"));
         let expected: Vec<u32> = encode(&model, &chat("x")).0.into_iter().filter(is_control).collect();
@@ -127,7 +127,14 @@ fn random_texts_never_change_the_control_tokens() {
             let found: Vec<u32> = ids.iter().copied().filter(is_control).collect();
             assert_eq!(found, expected, "{content:?}");
             assert_eq!(model.decode(&ids, false), plain, "{content:?}");
+            // Guarding changes nothing where there was nothing to guard against.
+            let unguarded = model.encode(&plain, false).unwrap();
+            if unguarded.iter().copied().filter(is_control).eq(expected.iter().copied()) {
+                assert_eq!(ids, unguarded, "{content:?}");
+                equal += 1;
+            }
         }
+        assert!((300..1400).contains(&equal), "{equal}");
     }
 }
 
