@@ -1,2 +1,4 @@
 //! Text, sockets, configuration and the command line.
 #![forbid(unsafe_code)]
+
+pub mod net;
