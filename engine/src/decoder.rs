@@ -1,0 +1,156 @@
+//! The layer order, written once for every device and architecture.
+//!
+//! embedding, then per layer: norm, q/k/v, per-head norm + rotation + cache write, attention, output
+//! projection, residual add fused with the next norm, gate and up, SiLU times, down projection; at the
+//! end the residual add and norm of only those tokens whose logits are wanted, the output matrix, and
+//! the mask over padding ids.
+
+use tokenrouter_kernels::cpu::{Reduce, StepTokens};
+
+use crate::config::ModelConfig;
+use crate::ops::{Ops, QkvLayer};
+use crate::weights::{Linear, ModelWeights};
+
+/// Rows that the buffers are sized for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Tokens fed in one step, all rows together.
+    pub tokens: usize,
+    /// Tokens of one step whose logits are wanted: at most one per row.
+    pub logit_rows: usize,
+}
+
+/// The activation buffers of one model, sized once from the step limits; no step allocates.
+///
+/// A step feeds `T <= tokens` tokens and asks for `n <= logit_rows` logits, and the scheduler never
+/// forms a larger batch, so each buffer's largest use is its size: `[T, width]` for the layers and
+/// `[n, width]` for the end. Buffers are not shared between uses: at most a few MB are at stake and
+/// every value then has one name.
+pub struct Decoder<O: Ops> {
+    limits: StepLimits,
+    lm_head: Linear,
+    residual: O::Buffer,
+    normed: O::Buffer,
+    q: O::Buffer,
+    k: O::Buffer,
+    v: O::Buffer,
+    attended: O::Buffer,
+    delta: O::Buffer,
+    gate: O::Buffer,
+    up: O::Buffer,
+    last_residual: O::Buffer,
+    last_delta: O::Buffer,
+    hidden: O::Buffer,
+    logits: O::Buffer,
+}
+
+/// f32 values in all buffers of a [`Decoder`].
+pub fn buffer_values(config: &ModelConfig, limits: StepLimits) -> u64 {
+    let per_token =
+        3 * config.hidden_size + 2 * config.q_width() + 2 * config.kv_width() + 2 * config.intermediate_size;
+    let per_logit_row = 3 * config.hidden_size + config.vocab_size;
+    limits.tokens as u64 * per_token as u64 + limits.logit_rows as u64 * per_logit_row as u64
+}
+
+impl<O: Ops> Decoder<O> {
+    /// Allocates the buffers.
+    pub fn new(ops: &O, config: &ModelConfig, weights: &ModelWeights, limits: StepLimits) -> Self {
+        let token = |width: usize| ops.buffer(limits.tokens * width);
+        let last = |width: usize| ops.buffer(limits.logit_rows * width);
+        Self {
+            limits,
+            lm_head: Linear { weight: weights.lm_head.clone(), bias: None },
+            residual: token(config.hidden_size),
+            normed: token(config.hidden_size),
+            q: token(config.q_width()),
+            k: token(config.kv_width()),
+            v: token(config.kv_width()),
+            attended: token(config.q_width()),
+            delta: token(config.hidden_size),
+            gate: token(config.intermediate_size),
+            up: token(config.intermediate_size),
+            last_residual: last(config.hidden_size),
+            last_delta: last(config.hidden_size),
+            hidden: last(config.hidden_size),
+            logits: last(config.vocab_size),
+        }
+    }
+
+    /// The rows that the buffers carry.
+    pub fn limits(&self) -> StepLimits {
+        self.limits
+    }
+
+    /// Logits of the last step, `[n, vocab]` in the leading rows.
+    pub fn logits(&mut self) -> &mut O::Buffer {
+        &mut self.logits
+    }
+
+    /// Hidden states after the final norm of the last step, `[n, hidden]` in the leading rows.
+    pub fn hidden(&self) -> &O::Buffer {
+        &self.hidden
+    }
+
+    /// One step: feeds `ids`, leaves the logits of `logit_tokens` (indices into `ids`).
+    pub fn forward(
+        &mut self,
+        ops: &mut O,
+        config: &ModelConfig,
+        weights: &ModelWeights,
+        ids: &[u32],
+        step: &StepTokens<'_>,
+        logit_tokens: &[u32],
+    ) {
+        let (tokens, eps, hidden) = (ids.len(), config.rms_norm_eps, config.hidden_size);
+        ops.embed(&weights.embed, ids, &mut self.residual);
+        for (index, layer) in weights.layers.iter().enumerate() {
+            if index == 0 {
+                ops.rms_norm(tokens, &self.residual, &layer.input_norm, eps, &mut self.normed);
+            } else {
+                ops.add_rms_norm(
+                    tokens,
+                    &mut self.residual,
+                    &self.delta,
+                    &layer.input_norm,
+                    eps,
+                    &mut self.normed,
+                );
+            }
+            ops.linear(tokens, &self.normed, &layer.q_proj, Reduce::Whole, &mut self.q);
+            ops.linear(tokens, &self.normed, &layer.k_proj, Reduce::Whole, &mut self.k);
+            ops.linear(tokens, &self.normed, &layer.v_proj, Reduce::Whole, &mut self.v);
+            let qkv = QkvLayer { layer: index, qk_norm: layer.qk_norm.as_ref(), eps };
+            ops.qk_norm_rope_kv(step, qkv, &mut self.q, &mut self.k, &self.v);
+            ops.attention(step, index, &self.q, &mut self.attended);
+            ops.linear(tokens, &self.attended, &layer.o_proj, Reduce::Segments4, &mut self.delta);
+            ops.add_rms_norm(
+                tokens,
+                &mut self.residual,
+                &self.delta,
+                &layer.post_norm,
+                eps,
+                &mut self.normed,
+            );
+            ops.linear(tokens, &self.normed, &layer.gate_proj, Reduce::Whole, &mut self.gate);
+            ops.linear(tokens, &self.normed, &layer.up_proj, Reduce::Whole, &mut self.up);
+            ops.silu_mul(tokens, config.intermediate_size, &mut self.gate, &self.up);
+            ops.linear(tokens, &self.gate, &layer.down_proj, Reduce::Segments4, &mut self.delta);
+        }
+        let rows = logit_tokens.len();
+        if rows == 0 {
+            return;
+        }
+        ops.gather(hidden, &self.residual, logit_tokens, &mut self.last_residual);
+        ops.gather(hidden, &self.delta, logit_tokens, &mut self.last_delta);
+        ops.add_rms_norm(
+            rows,
+            &mut self.last_residual,
+            &self.last_delta,
+            &weights.final_norm,
+            eps,
+            &mut self.hidden,
+        );
+        ops.linear(rows, &self.hidden, &self.lm_head, Reduce::Whole, &mut self.logits);
+        ops.mask_padding(rows, &mut self.logits);
+    }
+}

@@ -1,0 +1,273 @@
+//! The seam between the server and the engine: commands in, reports out, both bounded.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use tokenrouter_kernels::sampling::SamplingParams;
+use tokenrouter_scheduler::{FinishReason, MAX_MODELS, RouteId, SubmitError, Threshold, Usage};
+
+/// The server's name for one choice of one request; unique for the life of the process.
+pub type ClientId = u64;
+
+/// One prompt and how to answer it. One choice of an API request is one of these.
+#[derive(Clone, Debug)]
+pub struct EngineRequest {
+    /// Comes back in every event about this request.
+    pub client: ClientId,
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Upper bound on generated tokens, the end-of-sequence token included.
+    pub max_new_tokens: u32,
+    /// Which configured route answers.
+    pub route: RouteId,
+    /// Overrides the router's threshold for this request.
+    pub threshold: Option<Threshold>,
+    /// Sampling parameters; the same on whichever model samples.
+    pub sampling: SamplingParams,
+    /// Seed of every draw of this request.
+    pub seed: u64,
+    /// Index of the choice; draws of different choices are independent.
+    pub choice: u32,
+    /// Go on past end-of-sequence tokens.
+    pub ignore_eos: bool,
+    /// Further token ids that end the answer.
+    pub stop_ids: Vec<u32>,
+    /// End-of-sequence and stop ids cannot be sampled before this many tokens.
+    pub min_tokens: u32,
+}
+
+/// What the server asks of the engine.
+#[derive(Debug)]
+pub enum Command {
+    /// Answer this request. The engine replies with tokens and one `Finished`, or one `Refused`.
+    Submit(Box<EngineRequest>),
+    /// The client left: free everything. Ends with `Finished { Cancelled }` unless already over.
+    Cancel(ClientId),
+    /// A stop string matched: `committed_len` generated tokens count, later ones are dropped.
+    Stop {
+        /// Which request.
+        client: ClientId,
+        /// How many generated tokens count.
+        committed_len: u32,
+    },
+    /// Refuse new requests; finish what runs.
+    Drain,
+    /// Cancel everything and end the rank loop.
+    Shutdown,
+}
+
+/// What the engine says about one request.
+#[derive(Clone, Debug)]
+pub enum ClientEvent {
+    /// One committed token.
+    Token {
+        /// Which request.
+        client: ClientId,
+        /// The token.
+        token: u32,
+        /// Index of the model that wrote it.
+        model: u8,
+    },
+    /// The one terminal of an accepted request.
+    Finished {
+        /// Which request.
+        client: ClientId,
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it used.
+        usage: Usage,
+    },
+    /// The request was not accepted; nothing else follows.
+    Refused {
+        /// Which request.
+        client: ClientId,
+        /// Why, with numbers.
+        error: RefuseError,
+    },
+}
+
+/// Why a request was not accepted.
+#[derive(Clone, Debug)]
+pub enum RefuseError {
+    /// The scheduler refused it.
+    Submit(SubmitError),
+    /// The engine is draining or stopped.
+    Draining,
+}
+
+impl std::fmt::Display for RefuseError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RefuseError::Submit(e) => e.fmt(f),
+            RefuseError::Draining => f.write_str("the server is shutting down and takes no new requests"),
+        }
+    }
+}
+
+/// Everything one turn of the rank loop has to say.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order in which they happened.
+    pub events: Vec<ClientEvent>,
+}
+
+/// One model as the server shows it.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// Name from the configuration.
+    pub name: String,
+    /// Rows of its embedding, padding included.
+    pub vocab: usize,
+    /// Longest context it was configured for, in tokens.
+    pub context_len: usize,
+    /// End-of-sequence ids its checkpoint declares.
+    pub eos_ids: Vec<u32>,
+}
+
+/// What is fixed once the engine has started.
+#[derive(Clone, Debug)]
+pub struct EngineInfo {
+    /// The models, in the order of the configuration.
+    pub models: Vec<ModelInfo>,
+    /// Route names; the index is the `RouteId`.
+    pub routes: Vec<String>,
+    /// Longest context of a request: the smallest over all models.
+    pub context_len: usize,
+    /// Union of the end-of-sequence ids over all models.
+    pub eos_ids: Vec<u32>,
+    /// Tokens that fit into the joint KV budget.
+    pub capacity_tokens: usize,
+    /// The memory plan as a printable table.
+    pub plan_table: String,
+}
+
+/// Life cycle of the engine as the server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EngineState {
+    /// Serving.
+    Ready = 0,
+    /// Finishing what runs, taking nothing new.
+    Draining = 1,
+    /// The rank loop has ended.
+    Stopped = 2,
+}
+
+/// Live gauges of one model. All values are cumulative or current, never deltas.
+#[derive(Debug, Default)]
+pub struct ModelStatus {
+    /// Requests in its queue, ready to be launched.
+    pub ready: AtomicU64,
+    /// Requests in the batch in flight.
+    pub running: AtomicU64,
+    /// Requests that are away at a peer.
+    pub pending: AtomicU64,
+    /// Steps finished since the start.
+    pub steps: AtomicU64,
+    /// Tokens committed by this model since the start.
+    pub committed: AtomicU64,
+    /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
+    pub in_flight_since: AtomicU64,
+}
+
+/// Live gauges of the engine, read by the network thread without asking the rank loop.
+#[derive(Debug, Default)]
+pub struct EngineStatus {
+    state: AtomicU8,
+    /// Requests not yet admitted.
+    pub waiting: AtomicU64,
+    /// Admitted requests: ready, running and pending ones.
+    pub running: AtomicU64,
+    /// Free pages of the joint pool.
+    pub pages_free: AtomicU64,
+    /// All usable pages of the joint pool.
+    pub pages_total: AtomicU64,
+    /// Engine clock in nanoseconds at the last turn of the rank loop.
+    pub now: AtomicU64,
+    /// One entry per model.
+    pub models: [ModelStatus; MAX_MODELS],
+}
+
+impl EngineStatus {
+    /// Where the engine is in its life.
+    pub fn state(&self) -> EngineState {
+        match self.state.load(Ordering::Acquire) {
+            0 => EngineState::Ready,
+            1 => EngineState::Draining,
+            _ => EngineState::Stopped,
+        }
+    }
+
+    /// Set by the rank loop.
+    pub fn set_state(&self, state: EngineState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+}
+
+/// The command could not be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The bounded command queue is full; try again later.
+    Full,
+    /// The engine has ended.
+    Stopped,
+}
+
+/// The server's end of the engine.
+pub struct EngineHandle {
+    commands: flume::Sender<Command>,
+    reports: flume::Receiver<Report>,
+    notify: Box<dyn Fn() + Send + Sync>,
+    /// What is fixed.
+    pub info: EngineInfo,
+    /// What changes.
+    pub status: Arc<EngineStatus>,
+}
+
+impl EngineHandle {
+    /// Joins the parts; `notify` wakes the rank loop after a command was queued.
+    pub fn new(
+        commands: flume::Sender<Command>,
+        reports: flume::Receiver<Report>,
+        notify: Box<dyn Fn() + Send + Sync>,
+        info: EngineInfo,
+        status: Arc<EngineStatus>,
+    ) -> Self {
+        Self { commands, reports, notify, info, status }
+    }
+
+    /// Queues a command without blocking.
+    ///
+    /// # Errors
+    /// `Full` when the bounded queue has no room, `Stopped` when the rank loop has ended.
+    pub fn try_send(&self, command: Command) -> Result<(), SendError> {
+        match self.commands.try_send(command) {
+            Ok(()) => {
+                (self.notify)();
+                Ok(())
+            }
+            Err(flume::TrySendError::Full(_)) => Err(SendError::Full),
+            Err(flume::TrySendError::Disconnected(_)) => Err(SendError::Stopped),
+        }
+    }
+
+    /// Queues a command, waiting for room. For callers that are not a network thread.
+    ///
+    /// # Errors
+    /// `Stopped` when the rank loop has ended.
+    pub fn send(&self, command: Command) -> Result<(), SendError> {
+        self.commands.send(command).map_err(|_| SendError::Stopped)?;
+        (self.notify)();
+        Ok(())
+    }
+
+    /// The next report, if one is queued.
+    pub fn try_report(&self) -> Option<Report> {
+        self.reports.try_recv().ok()
+    }
+
+    /// Waits for the next report; `None` when the engine has ended.
+    pub fn wait_report(&self) -> Option<Report> {
+        self.reports.recv().ok()
+    }
+}

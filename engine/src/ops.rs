@@ -1,0 +1,82 @@
+//! The operations that the decoder is written against: one trait, one implementation per device.
+//!
+//! The decoder knows the layer order and the sizes; a device knows its buffers, its cache and its
+//! kernels. A count of rows goes with every call because buffers are sized once for the largest step.
+
+pub mod cpu;
+
+use tokenrouter_kernels::cpu::{Reduce, StepTokens};
+
+use crate::weights::{Linear, Tensor};
+
+/// Per-head norm, rotation and cache write of one layer: its place and its weights.
+#[derive(Clone, Copy, Debug)]
+pub struct QkvLayer<'a> {
+    /// The layer, from 0.
+    pub layer: usize,
+    /// Norm weights of queries and keys.
+    pub qk_norm: Option<&'a (Tensor, Tensor)>,
+    /// Epsilon of those norms.
+    pub eps: f32,
+}
+
+/// A device's operations. Buffers hold f32, row-major; `rows` leading rows take part.
+///
+/// Every operation has one fixed reduction order per row: a row's result never depends on `rows`, on
+/// the other rows or on the number of threads (DESIGN rule 5).
+pub trait Ops {
+    /// An f32 buffer on the device.
+    type Buffer;
+
+    /// A zeroed buffer of `len` values.
+    fn buffer(&self, len: usize) -> Self::Buffer;
+
+    /// Embedding rows of `ids`.
+    fn embed(&mut self, table: &Tensor, ids: &[u32], out: &mut Self::Buffer);
+
+    /// `out = norm(x) * weight`.
+    fn rms_norm(&mut self, rows: usize, x: &Self::Buffer, weight: &Tensor, eps: f32, out: &mut Self::Buffer);
+
+    /// `residual += delta; out = norm(residual) * weight`.
+    fn add_rms_norm(
+        &mut self,
+        rows: usize,
+        residual: &mut Self::Buffer,
+        delta: &Self::Buffer,
+        weight: &Tensor,
+        eps: f32,
+        out: &mut Self::Buffer,
+    );
+
+    /// `out = x * weight^T + bias`.
+    fn linear(
+        &mut self,
+        rows: usize,
+        x: &Self::Buffer,
+        layer: &Linear,
+        reduce: Reduce,
+        out: &mut Self::Buffer,
+    );
+
+    /// Normalises queries and keys per head, rotates them, and writes keys and values to the cache.
+    fn qk_norm_rope_kv(
+        &mut self,
+        step: &StepTokens<'_>,
+        layer: QkvLayer<'_>,
+        q: &mut Self::Buffer,
+        k: &mut Self::Buffer,
+        v: &Self::Buffer,
+    );
+
+    /// Causal attention of every fed token over its row's cache.
+    fn attention(&mut self, step: &StepTokens<'_>, layer: usize, q: &Self::Buffer, out: &mut Self::Buffer);
+
+    /// `gate = silu(gate) * up`, `rows` rows of `cols`.
+    fn silu_mul(&mut self, rows: usize, cols: usize, gate: &mut Self::Buffer, up: &Self::Buffer);
+
+    /// `out[i] = x[index[i]]`, rows of `cols`.
+    fn gather(&mut self, cols: usize, x: &Self::Buffer, index: &[u32], out: &mut Self::Buffer);
+
+    /// Sets the logits of ids that no tokenizer produces to minus infinity.
+    fn mask_padding(&mut self, rows: usize, logits: &mut Self::Buffer);
+}

@@ -1,0 +1,341 @@
+//! The rank loop: drain commands, deliver completions, decide, launch, report. It owns `Core`.
+//!
+//! One turn takes everything that has arrived, then decides once, so that simultaneous events are seen
+//! together (DESIGN rule 1). With nothing to do it parks; the server and the model threads unpark it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tokenrouter_kernels::rng::{DrawKey, Purpose};
+use tokenrouter_kernels::sampling::SamplingParams;
+use tokenrouter_kernels::signals::SignalFlags;
+use tokenrouter_scheduler::{Core, Effect, ModelId, Nanos, NewRequest, RequestId, Row};
+
+use crate::executor::Executor;
+use crate::handle::{
+    ClientEvent, ClientId, Command, EngineRequest, EngineState, EngineStatus, RefuseError, Report,
+};
+use crate::step::{RowSampling, SampleSpec, Step};
+
+/// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
+const SPIN: Duration = Duration::from_micros(20);
+/// How soon the loop tries again when the report queue is full.
+const REPORT_RETRY: Duration = Duration::from_millis(1);
+/// Commands taken in one turn, so that a burst of arrivals does not hold up finished steps.
+const COMMANDS_PER_TURN: usize = 64;
+
+/// What the engine remembers about a live request beside the scheduler.
+struct Live {
+    client: ClientId,
+    sampling: Arc<RowSampling>,
+    seed: u64,
+    choice: u32,
+    min_tokens: u32,
+}
+
+/// The loop's state. Built by `start`, consumed by `run`.
+pub(crate) struct RankLoop {
+    pub(crate) core: Core,
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) commands: flume::Receiver<Command>,
+    pub(crate) reports: flume::Sender<Report>,
+    pub(crate) wake: Box<dyn Fn() + Send + Sync>,
+    pub(crate) status: Arc<EngineStatus>,
+    pub(crate) eos_ids: Vec<u32>,
+    pub(crate) flags: SignalFlags,
+    pub(crate) models: usize,
+}
+
+struct Running {
+    parts: RankLoop,
+    started: Instant,
+    requests: HashMap<ClientId, RequestId>,
+    live: Vec<Option<Live>>,
+    outgoing: Vec<ClientEvent>,
+    draining: bool,
+    stopping: bool,
+}
+
+impl RankLoop {
+    /// Runs until `Shutdown`, or until the server's end of the command queue is dropped.
+    pub(crate) fn run(self) {
+        let mut running = Running {
+            parts: self,
+            started: Instant::now(),
+            requests: HashMap::new(),
+            live: Vec::new(),
+            outgoing: Vec::new(),
+            draining: false,
+            stopping: false,
+        };
+        running.run();
+    }
+}
+
+impl Running {
+    fn now(&self) -> Nanos {
+        self.started.elapsed().as_nanos() as Nanos
+    }
+
+    fn run(&mut self) {
+        let mut idle_since = Instant::now();
+        loop {
+            let worked = self.turn();
+            if self.stopping && self.parts.core.idle() && self.outgoing.is_empty() {
+                break;
+            }
+            if worked {
+                idle_since = Instant::now();
+            } else if idle_since.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                self.park();
+            }
+        }
+        self.parts.status.set_state(EngineState::Stopped);
+        (self.parts.wake)();
+    }
+
+    /// One turn; returns whether anything happened.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.take_commands();
+        worked |= self.take_completions();
+        worked |= self.launch();
+        worked |= self.collect_effects();
+        self.flush_reports();
+        if worked {
+            self.publish();
+        }
+        worked
+    }
+
+    fn park(&self) {
+        if !self.outgoing.is_empty() {
+            std::thread::park_timeout(REPORT_RETRY);
+            return;
+        }
+        match self.parts.core.wake() {
+            Some(at) => std::thread::park_timeout(Duration::from_nanos(at.saturating_sub(self.now()))),
+            None => std::thread::park(),
+        }
+    }
+
+    fn take_commands(&mut self) -> bool {
+        let mut worked = false;
+        for _ in 0..COMMANDS_PER_TURN {
+            match self.parts.commands.try_recv() {
+                Ok(command) => self.command(command),
+                Err(flume::TryRecvError::Disconnected) if !self.stopping => self.shutdown(),
+                Err(_) => break,
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    fn command(&mut self, command: Command) {
+        let now = self.now();
+        match command {
+            Command::Submit(request) => self.submit(now, *request),
+            Command::Cancel(client) => {
+                if let Some(id) = self.requests.get(&client) {
+                    self.parts.core.cancel(now, *id);
+                }
+            }
+            Command::Stop { client, committed_len } => {
+                if let Some(id) = self.requests.get(&client) {
+                    self.parts.core.stop(now, *id, committed_len);
+                }
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.parts.status.set_state(EngineState::Draining);
+            }
+            Command::Shutdown => self.shutdown(),
+        }
+    }
+
+    fn shutdown(&mut self) {
+        let now = self.now();
+        self.draining = true;
+        self.stopping = true;
+        for id in self.requests.values() {
+            self.parts.core.cancel(now, *id);
+        }
+    }
+
+    fn submit(&mut self, now: Nanos, request: EngineRequest) {
+        let client = request.client;
+        if self.draining {
+            self.outgoing.push(ClientEvent::Refused { client, error: RefuseError::Draining });
+            return;
+        }
+        let live = Live {
+            client,
+            seed: request.seed,
+            choice: request.choice,
+            min_tokens: request.min_tokens,
+            sampling: Arc::new(row_sampling(request.sampling, &self.parts.eos_ids, &request.stop_ids)),
+        };
+        let new = NewRequest {
+            client,
+            prompt: request.prompt,
+            max_new_tokens: request.max_new_tokens,
+            route: request.route,
+            threshold: request.threshold,
+            seed: request.seed,
+            choice: request.choice,
+            ignore_eos: request.ignore_eos,
+            stop_ids: request.stop_ids,
+            min_tokens: request.min_tokens,
+        };
+        match self.parts.core.submit(now, new) {
+            Ok(id) => {
+                if self.live.len() <= id.slot() {
+                    self.live.resize_with(id.slot() + 1, || None);
+                }
+                self.live[id.slot()] = Some(live);
+                self.requests.insert(client, id);
+            }
+            Err(error) => {
+                self.outgoing.push(ClientEvent::Refused { client, error: RefuseError::Submit(error) });
+            }
+        }
+    }
+
+    fn take_completions(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(step) = self.parts.executor.poll() {
+            worked = true;
+            let now = self.now();
+            let status = &self.parts.status.models[usize::from(step.model.0)];
+            status.in_flight_since.store(0, Relaxed);
+            status.steps.fetch_add(1, Relaxed);
+            match &step.failure {
+                Some(why) => {
+                    tracing::error!(model = step.model.0, "step failed: {why}");
+                    self.parts.core.complete_failed(now, step.model, why);
+                }
+                None => {
+                    if let Err(error) = self.parts.core.complete(now, step.model, &step.results) {
+                        tracing::error!(model = step.model.0, "step result refused: {error}");
+                        self.parts.core.complete_failed(now, step.model, &error.to_string());
+                    }
+                }
+            }
+            self.parts.executor.recycle(step);
+        }
+        worked
+    }
+
+    fn launch(&mut self) -> bool {
+        let now = self.now();
+        let launched = self.parts.core.launch(now);
+        for model in (0..self.parts.models).map(|m| ModelId(m as u8)) {
+            if launched.contains(model) {
+                let mut step = self.parts.executor.buffers(model);
+                self.fill(&mut step, model);
+                let since = &self.parts.status.models[usize::from(model.0)].in_flight_since;
+                since.store(now.max(1), Relaxed);
+                self.parts.executor.launch(step);
+            }
+        }
+        !launched.is_empty()
+    }
+
+    fn fill(&self, step: &mut Step, model: ModelId) {
+        let core = &self.parts.core;
+        let Some(batch) = core.batch(model) else { return };
+        step.begin(batch.seq, model, self.parts.flags);
+        for row in &batch.rows {
+            let fed = row.start as usize..(row.start + row.len) as usize;
+            let sample = if row.samples { self.sample_spec(row, model) } else { None };
+            step.push_row(core.tokens(row.request), fed, core.pages(row.request), sample);
+        }
+    }
+
+    fn sample_spec(&self, row: &Row, model: ModelId) -> Option<SampleSpec> {
+        let live = self.live.get(row.request.slot())?.as_ref()?;
+        let prompt_len = self.parts.core.prompt_len(row.request);
+        let position = row.start + row.len;
+        Some(SampleSpec {
+            sampling: live.sampling.clone(),
+            key: DrawKey {
+                seed: live.seed,
+                choice: live.choice,
+                position,
+                purpose: Purpose::Sample,
+                model: u32::from(model.0),
+            },
+            prompt_len,
+            mask_stops: position - (prompt_len as u32) < live.min_tokens,
+        })
+    }
+
+    fn collect_effects(&mut self) -> bool {
+        let before = self.outgoing.len();
+        for effect in self.parts.core.drain_effects() {
+            match effect {
+                Effect::Token { client, token, model, .. } => {
+                    self.parts.status.models[usize::from(model.0)].committed.fetch_add(1, Relaxed);
+                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0 });
+                }
+                Effect::Terminal { request, client, reason, usage } => {
+                    self.requests.remove(&client);
+                    let entry = &mut self.live[request.slot()];
+                    if entry.as_ref().is_some_and(|l| l.client == client) {
+                        *entry = None;
+                    }
+                    self.outgoing.push(ClientEvent::Finished { client, reason, usage });
+                }
+            }
+        }
+        self.outgoing.len() > before
+    }
+
+    /// Hands the events over, or keeps them for the next turn when the queue is full: they are bounded by the
+    /// max_tokens of the admitted requests (DESIGN rule 10).
+    fn flush_reports(&mut self) {
+        if self.outgoing.is_empty() {
+            return;
+        }
+        let report = Report { events: std::mem::take(&mut self.outgoing) };
+        match self.parts.reports.try_send(report) {
+            Ok(()) => (self.parts.wake)(),
+            Err(flume::TrySendError::Full(report)) => {
+                self.outgoing = report.events;
+                (self.parts.wake)();
+            }
+            Err(flume::TrySendError::Disconnected(_)) => {
+                if !self.stopping {
+                    self.shutdown();
+                }
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let status = &self.parts.status;
+        let counters = self.parts.core.counters();
+        status.now.store(self.now(), Relaxed);
+        status.waiting.store(counters.waiting as u64, Relaxed);
+        status.running.store(counters.admitted as u64, Relaxed);
+        status.pages_free.store(counters.pages_free as u64, Relaxed);
+        for (model, live) in status.models.iter().zip(&counters.models).take(self.parts.models) {
+            model.ready.store(live.ready as u64, Relaxed);
+            model.running.store(live.running as u64, Relaxed);
+            model.pending.store(live.pending as u64, Relaxed);
+        }
+    }
+}
+
+fn row_sampling(params: SamplingParams, eos_ids: &[u32], stop_ids: &[u32]) -> RowSampling {
+    let needs_history = params.repetition_penalty != 1.0
+        || params.presence_penalty != 0.0
+        || params.frequency_penalty != 0.0;
+    let mut ids = eos_ids.to_vec();
+    ids.extend_from_slice(stop_ids);
+    RowSampling { params, stop_ids: ids, needs_history }
+}

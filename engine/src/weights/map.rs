@@ -1,0 +1,130 @@
+//! One safetensors file, mapped, with its header checked against the file's size.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors};
+use tokenrouter_kernels::DType;
+use tokenrouter_kernels::cpu::WeightRef;
+
+use crate::error::LoadError;
+
+/// A mapped file and where its tensors lie.
+pub(super) struct MappedFile {
+    pub(super) path: PathBuf,
+    pub(super) tensors: HashMap<String, Entry>,
+    map: Arc<Mmap>,
+}
+
+/// One tensor as the header describes it; the range is inside the file.
+pub(super) struct Entry {
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    start: usize,
+    end: usize,
+}
+
+impl MappedFile {
+    /// Maps `path` and reads its header.
+    pub(super) fn open(path: &Path) -> Result<Self, LoadError> {
+        let failed = |what: &str, e: &dyn std::fmt::Display| LoadError::file(path, format!("{what}: {e}"));
+        let file = File::open(path).map_err(|e| failed("cannot be opened", &e))?;
+        let meta = file.metadata().map_err(|e| failed("cannot be examined", &e))?;
+        if !meta.is_file() {
+            return Err(LoadError::file(path, "is not a regular file"));
+        }
+        if meta.len() < 8 {
+            let problem = format!("has {} bytes: empty or cut off, not a safetensors file", meta.len());
+            return Err(LoadError::file(path, problem));
+        }
+        // SAFETY: the map is read-only and only ever read as plain bytes, for which every bit pattern is
+        // valid. The one hazard left is another process that writes to or truncates the file while it is
+        // mapped: changed bytes give wrong numbers and a truncated page raises SIGBUS. Checkpoints must
+        // be replaced by renaming a new file into place, never edited in place, as for any mapped loader.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| failed("cannot be mapped", &e))?;
+        let (header_len, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|e| failed("is truncated or its safetensors header is wrong", &e))?;
+        // The reader has checked that the header ends inside the file, that the tensors' ranges follow
+        // one another without gap or overlap, fit shape and type, and end with the file.
+        let data = 8 + header_len;
+        let tensors = metadata.tensors().into_iter().map(|(name, info)| {
+            let (start, end) = (data + info.data_offsets.0, data + info.data_offsets.1);
+            (name, Entry { dtype: info.dtype, shape: info.shape.clone(), start, end })
+        });
+        Ok(Self { path: path.to_path_buf(), tensors: tensors.collect(), map: Arc::new(map) })
+    }
+
+    /// The tensor `name` as a matrix of exactly `shape` (a vector is one row), of a type we compute with.
+    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+        let wrong = |problem: String| LoadError::field(&self.path, name, problem);
+        let entry = self.tensors.get(name).ok_or_else(|| wrong("is missing".to_owned()))?;
+        if entry.shape != shape {
+            return Err(wrong(format!("has shape {:?}, config.json asks for {shape:?}", entry.shape)));
+        }
+        let dtype = match entry.dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::Bf16,
+            other => return Err(wrong(format!("has type {other:?}, supported are F32, F16 and BF16"))),
+        };
+        let cols = shape.last().copied().unwrap_or(1);
+        let rows = shape.iter().product::<usize>() / cols.max(1);
+        let tensor = Tensor { map: self.map.clone(), start: entry.start, end: entry.end, dtype, rows, cols };
+        tensor.check().map_err(wrong)?;
+        Ok(tensor)
+    }
+}
+
+/// A weight matrix in a mapped file. Clones share the map.
+#[derive(Clone)]
+pub struct Tensor {
+    map: Arc<Mmap>,
+    start: usize,
+    end: usize,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+}
+
+impl Tensor {
+    /// The matrix as the kernels read it: bytes of the file, of any alignment.
+    pub fn view(&self) -> WeightRef<'_> {
+        WeightRef::new(self.dtype, self.rows, self.cols, &self.map[self.start..self.end])
+            .expect("`check` has built this very view when the tensor was opened")
+    }
+
+    /// Rows: outputs of a linear layer, entries of an embedding, 1 for a vector.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of a linear layer, length of a vector.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The stored type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        (self.end - self.start) as u64
+    }
+
+    /// Proves that [`Self::view`] cannot fail.
+    fn check(&self) -> Result<(), String> {
+        let data = self.map.get(self.start..self.end).ok_or("lies outside the file")?;
+        WeightRef::new(self.dtype, self.rows, self.cols, data).map(|_| ()).map_err(|e| e.to_string())
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tensor({:?} [{}, {}] at {})", self.dtype, self.rows, self.cols, self.start)
+    }
+}

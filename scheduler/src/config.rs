@@ -1,0 +1,246 @@
+//! What a core is built from, what a request asks for, and every refusal with its numbers.
+
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, RouteId};
+use crate::policy::Policy;
+use crate::router::Threshold;
+use std::fmt;
+
+/// Limits of one model's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelLimits {
+    /// Most rows in one batch.
+    pub max_batch_rows: usize,
+    /// Most tokens fed in one step; longer suffixes are cut into chunks.
+    pub max_step_tokens: usize,
+}
+
+/// The shape of a core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CoreConfig {
+    /// One entry per model, at most [`MAX_MODELS`].
+    pub models: Vec<ModelLimits>,
+    /// Usable joint pages (a page reserved for padding is not among them).
+    pub pages: usize,
+    /// Most tokens (prompt and answer) of one request.
+    pub context_len: usize,
+    /// Most requests waiting for admission; further ones are refused.
+    pub max_waiting: usize,
+    /// Most admitted requests.
+    pub max_running: usize,
+    /// End-of-sequence ids: the union over the models.
+    pub eos_ids: Vec<u32>,
+    /// A ready request launches at the latest this long after its model went idle.
+    pub guard: Nanos,
+    /// When to launch.
+    pub policy: Policy,
+}
+
+/// A request to be submitted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NewRequest {
+    /// The caller's name for it, echoed in effects.
+    pub client: u64,
+    /// Token ids of the prompt, at least one.
+    pub prompt: Vec<u32>,
+    /// Most tokens to write, at least one.
+    pub max_new_tokens: u32,
+    /// Which configured route serves it.
+    pub route: RouteId,
+    /// Overrides the route's own threshold.
+    pub threshold: Option<Threshold>,
+    /// Seed of every draw made for this request.
+    pub seed: u64,
+    /// Which of several answers to one prompt this is; keys the draws together with `seed`.
+    pub choice: u32,
+    /// End-of-sequence ids do not end it.
+    pub ignore_eos: bool,
+    /// Further ids that end it.
+    pub stop_ids: Vec<u32>,
+    /// Ids end the request only when at least this many tokens were written before them.
+    pub min_tokens: u32,
+}
+
+/// Why a core cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// No model, or more than [`MAX_MODELS`].
+    Models(usize),
+    /// A limit that must be at least one is zero.
+    Zero(&'static str),
+    /// No route, or more than a [`RouteId`] can name.
+    Routes(usize),
+    /// A router starts outside its own reach.
+    Entry {
+        /// The router.
+        router: String,
+        /// Its entry model.
+        entry: ModelId,
+    },
+    /// A router reaches models that are not configured.
+    Reach {
+        /// The router.
+        router: String,
+        /// The models that do not exist.
+        unknown: ModelSet,
+        /// How many models there are.
+        models: usize,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Models(n) => write!(f, "{n} models are configured; 1 to {MAX_MODELS} are possible"),
+            Self::Zero(what) => write!(f, "{what} must be at least 1"),
+            Self::Routes(n) => write!(f, "{n} routes are configured; 1 to {} are possible", u16::MAX),
+            Self::Entry { router, entry } => {
+                write!(f, "router `{router}` starts at {entry}, which is outside its own reach")
+            }
+            Self::Reach { router, unknown, models } => {
+                let first = unknown.iter().next().unwrap_or_default();
+                write!(f, "router `{router}` reaches {first}, but only {models} models are configured")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Why a request was not accepted. Nothing of it remains in the core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SubmitError {
+    /// The prompt has no token.
+    EmptyPrompt,
+    /// `max_new_tokens` is 0.
+    NothingToWrite,
+    /// Prompt and answer together exceed the context.
+    ContextExceeded {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens asked for.
+        max_new_tokens: u32,
+        /// Tokens possible.
+        context_len: usize,
+    },
+    /// Prompt and answer together would not fit into the cache even with nothing else running.
+    CapacityExceeded {
+        /// Tokens needed at most.
+        tokens: usize,
+        /// Tokens the cache holds.
+        capacity: usize,
+    },
+    /// Too many requests wait already; try again later.
+    QueueFull {
+        /// Requests waiting.
+        waiting: usize,
+    },
+    /// No such route.
+    UnknownRoute {
+        /// The route asked for.
+        route: RouteId,
+        /// How many exist.
+        routes: usize,
+    },
+    /// `min_tokens` is above `max_new_tokens`.
+    MinTokens {
+        /// Tokens required.
+        min_tokens: u32,
+        /// Tokens allowed.
+        max_new_tokens: u32,
+    },
+    /// The threshold is not a number.
+    ThresholdNotANumber,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::EmptyPrompt => f.write_str("the prompt is empty; at least one token is needed"),
+            Self::NothingToWrite => f.write_str("max_new_tokens is 0; at least 1 is needed"),
+            Self::ContextExceeded { prompt, max_new_tokens, context_len } => write!(
+                f,
+                "a prompt of {prompt} tokens and {max_new_tokens} new tokens exceed the context of {context_len} tokens"
+            ),
+            Self::CapacityExceeded { tokens, capacity } => {
+                write!(f, "up to {tokens} tokens are needed, but the cache holds {capacity} in all")
+            }
+            Self::QueueFull { waiting } => write!(f, "the queue is full: {waiting} requests are waiting"),
+            Self::UnknownRoute { route, routes } => {
+                write!(f, "route {} does not exist; there are {routes}", route.0)
+            }
+            Self::MinTokens { min_tokens, max_new_tokens } => {
+                write!(f, "min_tokens {min_tokens} is above max_new_tokens {max_new_tokens}")
+            }
+            Self::ThresholdNotANumber => f.write_str("the threshold is not a number"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {}
+
+/// Why a completion was not accepted. The batch, if any, stays in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompleteError {
+    /// The model has no batch in flight (or does not exist).
+    NoBatch(ModelId),
+    /// The number of results is not the number of rows.
+    RowCount {
+        /// The model.
+        model: ModelId,
+        /// Results given.
+        results: usize,
+        /// Rows in flight.
+        rows: usize,
+    },
+}
+
+impl fmt::Display for CompleteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoBatch(model) => write!(f, "{model} has no batch in flight"),
+            Self::RowCount { model, results, rows } => {
+                write!(f, "{results} results for the {rows} rows of {model}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CompleteError {}
+
+impl CoreConfig {
+    /// Checks everything that does not need the routes.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if self.models.is_empty() || self.models.len() > MAX_MODELS {
+            return Err(ConfigError::Models(self.models.len()));
+        }
+        let limits = [
+            (self.pages, "pages"),
+            (self.context_len, "context_len"),
+            (self.max_waiting, "max_waiting"),
+            (self.max_running, "max_running"),
+        ];
+        let steps = self
+            .models
+            .iter()
+            .flat_map(|m| [(m.max_batch_rows, "max_batch_rows"), (m.max_step_tokens, "max_step_tokens")]);
+        match limits.into_iter().chain(steps).find(|&(value, _)| value == 0) {
+            Some((_, what)) => Err(ConfigError::Zero(what)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_carry_the_numbers() {
+        let e = SubmitError::ContextExceeded { prompt: 5, max_new_tokens: 9, context_len: 10 }.to_string();
+        assert!(e.contains('5') && e.contains('9') && e.contains("10"), "{e}");
+        let e = SubmitError::CapacityExceeded { tokens: 40, capacity: 32 }.to_string();
+        assert!(e.contains("40") && e.contains("32"), "{e}");
+        let e = CompleteError::RowCount { model: ModelId(1), results: 2, rows: 3 }.to_string();
+        assert_eq!(e, "2 results for the 3 rows of model 1");
+    }
+}

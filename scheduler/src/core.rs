@@ -1,0 +1,350 @@
+//! The state machine: requests, subservers and pages, and every way they change.
+
+mod audit;
+mod complete;
+
+use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
+use crate::event::{Batch, Effect, FinishReason};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
+use crate::ledger::{Ledger, Terminals};
+use crate::pages::{PageCounts, Pages, pages_for};
+use crate::policy::{ModelView, decide};
+use crate::queue::Queue;
+use crate::request::{Request, State, Table};
+use crate::router::{Router, SignalSet};
+use crate::subserver::Subserver;
+use complete::Scratch;
+
+/// Counts of everything, kept in constant time per event. Arrays are per model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests accepted since the start.
+    pub submitted: u64,
+    /// Requests waiting for admission.
+    pub waiting: usize,
+    /// Admitted requests that have not ended.
+    pub admitted: usize,
+    /// Requests in each model's queue.
+    pub ready: [usize; MAX_MODELS],
+    /// Requests in each model's batch in flight that have not ended.
+    pub running: [usize; MAX_MODELS],
+    /// Admitted requests that have visited the model and are owned by another.
+    pub pending: [usize; MAX_MODELS],
+    /// Joint pages.
+    pub pages: PageCounts,
+    /// Ended requests.
+    pub terminals: Terminals,
+    /// Handoffs, `[from][to]`.
+    pub handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    /// Batches launched.
+    pub launches: [u64; MAX_MODELS],
+    /// Launches that happened only because the guard time had passed.
+    pub guard_launches: u64,
+}
+
+/// A configured route: a router and what it promised at the start.
+struct Route {
+    router: Box<dyn Router>,
+    entry: ModelId,
+    reach: ModelSet,
+}
+
+/// The scheduler of one process. See the crate's documentation for the order of calls.
+///
+/// A request's pages for its whole lifetime are leased at admission, so an admitted request never waits for memory
+/// and a handoff allocates nothing. Growing at launch and preempting belong to a later change.
+pub struct Core {
+    config: CoreConfig,
+    routes: Vec<Route>,
+    table: Table,
+    waiting: Queue,
+    subservers: Vec<Subserver>,
+    pages: Pages,
+    ledger: Ledger,
+    effects: Vec<Effect>,
+    scratch: Scratch,
+    admitted: usize,
+    handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    guard_launches: u64,
+    last_seq: u64,
+}
+
+impl Core {
+    /// Builds a core; [`RouteId`] `i` is `routes[i]`.
+    pub fn new(config: CoreConfig, routes: Vec<Box<dyn Router>>) -> Result<Self, ConfigError> {
+        config.check()?;
+        if routes.is_empty() || routes.len() > usize::from(u16::MAX) {
+            return Err(ConfigError::Routes(routes.len()));
+        }
+        let routes = routes
+            .into_iter()
+            .map(|router| check_route(router, config.models.len()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let subservers: Vec<Subserver> = config
+            .models
+            .iter()
+            .enumerate()
+            .map(|(i, &limits)| Subserver::new(ModelId(i as u8), limits, config.max_running))
+            .collect();
+        // A request that ended in flight keeps its slot until its batch lands, so rows in flight count too.
+        let in_flight: usize = config
+            .models
+            .iter()
+            .map(|m| m.max_batch_rows.min(m.max_step_tokens).min(config.max_running))
+            .sum();
+        let capacity = config.max_waiting.saturating_add(config.max_running).saturating_add(in_flight);
+        let most_rows =
+            config.models.iter().map(|m| m.max_batch_rows.min(config.max_running)).max().unwrap_or(0);
+        Ok(Self {
+            table: Table::new(capacity),
+            waiting: Queue::default(),
+            subservers,
+            pages: Pages::new(config.pages),
+            ledger: Ledger::default(),
+            effects: Vec::with_capacity(2 * in_flight),
+            scratch: Scratch::new(most_rows),
+            admitted: 0,
+            handoffs: [[0; MAX_MODELS]; MAX_MODELS],
+            guard_launches: 0,
+            last_seq: 0,
+            config,
+            routes,
+        })
+    }
+
+    /// Accepts a request, or says why not. It waits until a [`Core::launch`] admits it.
+    pub fn submit(&mut self, now: Nanos, new: NewRequest) -> Result<RequestId, SubmitError> {
+        self.check(&new)?;
+        if self.waiting.len() >= self.config.max_waiting {
+            // Many may arrive in one turn: the ones that fit need not wait for its end.
+            self.admit();
+            self.note_stalls(now);
+        }
+        if self.waiting.len() >= self.config.max_waiting {
+            return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
+        }
+        let account = self.ledger.open(new.prompt.len() as u32);
+        let id = self.table.insert(Request::new(new, account));
+        self.waiting.push_back(&mut self.table.links, id.slot());
+        Ok(id)
+    }
+
+    fn check(&self, new: &NewRequest) -> Result<(), SubmitError> {
+        let &NewRequest { max_new_tokens, min_tokens, route, .. } = new;
+        if new.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if max_new_tokens == 0 {
+            return Err(SubmitError::NothingToWrite);
+        }
+        if usize::from(route.0) >= self.routes.len() {
+            return Err(SubmitError::UnknownRoute { route, routes: self.routes.len() });
+        }
+        if min_tokens > max_new_tokens {
+            return Err(SubmitError::MinTokens { min_tokens, max_new_tokens });
+        }
+        if new.threshold.is_some_and(|t| !t.is_number()) {
+            return Err(SubmitError::ThresholdNotANumber);
+        }
+        let tokens = new.prompt.len().saturating_add(max_new_tokens as usize);
+        let context_len = self.config.context_len;
+        if tokens > context_len {
+            return Err(SubmitError::ContextExceeded {
+                prompt: new.prompt.len(),
+                max_new_tokens,
+                context_len,
+            });
+        }
+        if pages_for(tokens) > self.pages.total() {
+            return Err(SubmitError::CapacityExceeded { tokens, capacity: self.pages.total() * PAGE_TOKENS });
+        }
+        Ok(())
+    }
+
+    /// Ends a request, in whatever state it is; its work in flight is ignored when it lands. False (and no effect)
+    /// for an id that is stale or already over.
+    pub fn cancel(&mut self, now: Nanos, id: RequestId) -> bool {
+        self.end(now, id, None)
+    }
+
+    /// Ends a request of which only the first `committed_len` tokens of the answer count (all, when there are not
+    /// that many). Otherwise as [`Core::cancel`], with the terminal `Stop` and usage cut to those tokens.
+    pub fn stop(&mut self, now: Nanos, id: RequestId, committed_len: u32) -> bool {
+        self.end(now, id, Some(committed_len))
+    }
+
+    fn end(&mut self, now: Nanos, id: RequestId, stop_at: Option<u32>) -> bool {
+        let Some(request) = self.table.get(id).filter(|r| r.state() != State::Finished) else { return false };
+        let named = matches!(request.state(), State::Running(_));
+        let reason = match stop_at {
+            None => FinishReason::Cancelled,
+            Some(committed_len) => {
+                self.table.at_mut(id.slot()).count_only(committed_len as usize);
+                FinishReason::Stop
+            }
+        };
+        self.finish(id.slot(), reason, named);
+        self.note_stalls(now);
+        true
+    }
+
+    /// Admits what fits, asks the policy, and puts batches in flight. Returns the models that launched; look at
+    /// [`Core::batch`] for each. Call it once per turn, after every event of the turn was delivered. Launches are
+    /// numbered from the largest model index down.
+    pub fn launch(&mut self, now: Nanos) -> ModelSet {
+        self.admit();
+        let mut views = [ModelView::default(); MAX_MODELS];
+        for (view, sub) in views.iter_mut().zip(&mut self.subservers) {
+            sub.note_stall(now);
+            let overdue =
+                sub.stalled_since.is_some_and(|since| since.saturating_add(self.config.guard) <= now);
+            *view = ModelView { ready: sub.queue.len(), busy: sub.is_busy(), overdue };
+        }
+        let decision = decide(self.config.policy, &views[..self.subservers.len()]);
+        for model in decision.launch.iter().rev() {
+            self.last_seq += 1;
+            self.subservers[model.index()].launch(&mut self.table, self.last_seq, now);
+        }
+        self.guard_launches += decision.forced.len() as u64;
+        self.note_stalls(now);
+        decision.launch
+    }
+
+    /// Moves requests from the front of the waiting queue to their entry models while room lasts. Strictly in
+    /// order: a large request at the front is not overtaken, so it cannot starve.
+    fn admit(&mut self) {
+        while self.admitted < self.config.max_running {
+            let Some(slot) = self.waiting.front() else { break };
+            let request = self.table.at_mut(slot);
+            let Some(pages) = self.pages.lease(pages_for(request.lifetime())) else { break };
+            request.pages = pages;
+            let entry = self.routes[usize::from(request.route.0)].entry;
+            request.visited.insert(entry);
+            request.become_(State::Ready(entry));
+            self.waiting.remove(&mut self.table.links, slot);
+            self.subservers[entry.index()].queue.push_back(&mut self.table.links, slot);
+            self.admitted += 1;
+        }
+    }
+
+    /// Gives the request its terminal and takes it out of everything that refers to it. `named`: a batch in flight
+    /// still names it, so its slot and pages stay until the batch lands.
+    fn finish(&mut self, slot: usize, reason: FinishReason, named: bool) {
+        let id = self.table.id(slot);
+        let request = self.table.at_mut(slot);
+        let state = request.state();
+        request.become_(State::Finished);
+        let usage = self.ledger.close(&mut request.account, &reason);
+        self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        let links = &mut self.table.links;
+        match state {
+            State::Waiting => self.waiting.remove(links, slot),
+            State::Ready(owner) => self.subservers[owner.index()].queue.remove(links, slot),
+            State::Running(owner) => self.subservers[owner.index()].running -= 1,
+            State::Finished => {}
+        }
+        if let Some(owner) = state.owner() {
+            self.admitted -= 1;
+            for model in self.table.at(slot).visited.without(ModelSet::of(owner)).iter() {
+                self.subservers[model.index()].pending -= 1;
+            }
+        }
+        let request = self.table.at(slot);
+        if named {
+            self.pages.defer(&request.pages);
+        } else {
+            self.pages.release(&request.pages);
+            self.table.remove(slot);
+        }
+    }
+
+    fn note_stalls(&mut self, now: Nanos) {
+        self.subservers.iter_mut().for_each(|sub| sub.note_stall(now));
+    }
+
+    /// The batch a model has in flight.
+    pub fn batch(&self, model: ModelId) -> Option<&Batch> {
+        self.subservers.get(model.index())?.batch()
+    }
+
+    /// When [`Core::launch`] must be called at the latest even if nothing happens; `None` when only an event can
+    /// make a difference.
+    pub fn wake(&self) -> Option<Nanos> {
+        let stalls = self.subservers.iter().filter_map(|sub| sub.stalled_since);
+        stalls.min().map(|since| since.saturating_add(self.config.guard))
+    }
+
+    /// Takes the effects since the last call, in order. The buffer is kept.
+    pub fn drain_effects(&mut self) -> std::vec::Drain<'_, Effect> {
+        self.effects.drain(..)
+    }
+
+    /// Prompt and committed tokens; empty for a stale id. Valid for every row of a batch in flight.
+    pub fn tokens(&self, id: RequestId) -> &[u32] {
+        self.table.get(id).map_or(&[], |r| &r.tokens)
+    }
+
+    /// Tokens of the prompt; 0 for a stale id.
+    pub fn prompt_len(&self, id: RequestId) -> usize {
+        self.table.get(id).map_or(0, |r| r.prompt_len as usize)
+    }
+
+    /// The page table, in order of positions; empty while the request waits and for a stale id.
+    pub fn pages(&self, id: RequestId) -> &[PageId] {
+        self.table.get(id).map_or(&[], |r| &r.pages)
+    }
+
+    /// Every request slot stays below this.
+    pub fn slot_capacity(&self) -> usize {
+        self.table.capacity()
+    }
+
+    /// The signals that steps of a model must compute: what the routers that reach it read.
+    pub fn signals(&self, model: ModelId) -> SignalSet {
+        let routes = self.routes.iter().filter(|r| r.reach.contains(model));
+        routes.fold(SignalSet::NONE, |set, r| set.union(r.router.signals()))
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters {
+            submitted: self.ledger.opened,
+            waiting: self.waiting.len(),
+            admitted: self.admitted,
+            pages: self.pages.counts(),
+            terminals: self.ledger.closed,
+            handoffs: self.handoffs,
+            guard_launches: self.guard_launches,
+            ..Counters::default()
+        };
+        for (i, sub) in self.subservers.iter().enumerate() {
+            counters.ready[i] = sub.queue.len();
+            counters.running[i] = sub.running;
+            counters.pending[i] = sub.pending;
+            counters.launches[i] = sub.launches;
+        }
+        counters
+    }
+
+    /// Whether nothing is waiting, admitted or in flight.
+    pub fn idle(&self) -> bool {
+        self.ledger.live() == 0 && !self.subservers.iter().any(Subserver::is_busy)
+    }
+}
+
+fn check_route(router: Box<dyn Router>, models: usize) -> Result<Route, ConfigError> {
+    let (entry, reach) = (router.entry(), router.reach());
+    let unknown = reach.without(ModelSet::first(models));
+    if !unknown.is_empty() {
+        return Err(ConfigError::Reach { router: router.name().to_owned(), unknown, models });
+    }
+    if !reach.contains(entry) {
+        return Err(ConfigError::Entry { router: router.name().to_owned(), entry });
+    }
+    Ok(Route { router, entry, reach })
+}
+
+/// The route of a request, by index.
+fn route_of(routes: &[Route], id: RouteId) -> &Route {
+    &routes[usize::from(id.0)]
+}

@@ -1,0 +1,168 @@
+//! The account book: one account per request, exactly one terminal.
+//!
+//! Token counts come from here, never from arithmetic of a model or a batch. Writing to a closed account or
+//! dropping an open one is a bug of the core and panics at the call site.
+
+use crate::event::{FinishReason, Usage};
+use crate::ids::ModelId;
+
+/// How many requests ended, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terminals {
+    /// End-of-sequence.
+    pub eos: u64,
+    /// Stop id.
+    pub stop_id: u64,
+    /// Length limit.
+    pub length: u64,
+    /// Stopped by the caller.
+    pub stop: u64,
+    /// Cancelled by the caller.
+    pub cancelled: u64,
+    /// Failed.
+    pub failed: u64,
+}
+
+impl Terminals {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.eos + self.stop_id + self.length + self.stop + self.cancelled + self.failed
+    }
+}
+
+/// The book: how many accounts were opened and closed.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) opened: u64,
+    pub(crate) closed: Terminals,
+}
+
+impl Ledger {
+    pub(crate) fn open(&mut self, prompt_tokens: u32) -> Account {
+        self.opened += 1;
+        Account { open: true, usage: Usage { prompt_tokens, ..Usage::default() } }
+    }
+
+    /// Closes an account and returns what the terminal reports.
+    pub(crate) fn close(&mut self, account: &mut Account, reason: &FinishReason) -> Usage {
+        let usage = *account.writable();
+        account.open = false;
+        let count = match reason {
+            FinishReason::Eos(_) => &mut self.closed.eos,
+            FinishReason::StopId(_) => &mut self.closed.stop_id,
+            FinishReason::Length => &mut self.closed.length,
+            FinishReason::Stop => &mut self.closed.stop,
+            FinishReason::Cancelled => &mut self.closed.cancelled,
+            FinishReason::Failed(_) => &mut self.closed.failed,
+        };
+        *count += 1;
+        usage
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        self.opened - self.closed.total()
+    }
+}
+
+/// What one request has used so far.
+#[derive(Debug)]
+pub(crate) struct Account {
+    open: bool,
+    usage: Usage,
+}
+
+impl Account {
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    fn writable(&mut self) -> &mut Usage {
+        assert!(self.open, "the account is closed: a request has exactly one terminal");
+        &mut self.usage
+    }
+
+    /// A row of `fed` tokens ran.
+    pub(crate) fn step(&mut self, model: ModelId, fed: u32, samples: bool) {
+        let usage = self.writable();
+        usage.steps[model.index()] += 1;
+        usage.prefill[model.index()] += fed - u32::from(samples);
+    }
+
+    /// A candidate became a token of the answer.
+    pub(crate) fn commit(&mut self, model: ModelId) {
+        let usage = self.writable();
+        usage.completion_tokens += 1;
+        usage.committed[model.index()] += 1;
+    }
+
+    /// The router dropped a candidate.
+    pub(crate) fn discard(&mut self, model: ModelId) {
+        self.writable().discarded[model.index()] += 1;
+    }
+
+    /// The request moved to another model.
+    pub(crate) fn handoff(&mut self) {
+        self.writable().handoffs += 1;
+    }
+
+    /// Only the tokens by these writers count.
+    pub(crate) fn recount(&mut self, writers: &[u8]) {
+        let usage = self.writable();
+        usage.completion_tokens = writers.len() as u32;
+        usage.committed = Default::default();
+        for &writer in writers {
+            usage.committed[usize::from(writer)] += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_counts_per_model_and_recounts() {
+        let mut ledger = Ledger::default();
+        let mut account = ledger.open(5);
+        account.step(ModelId(0), 4, false);
+        account.step(ModelId(0), 1, true);
+        account.discard(ModelId(0));
+        account.handoff();
+        account.step(ModelId(1), 5, true);
+        for model in [1, 0, 1] {
+            account.commit(ModelId(model));
+        }
+        let usage = account.usage();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.handoffs), (5, 3, 1));
+        assert_eq!((usage.steps[0], usage.steps[1], usage.prefill[0], usage.prefill[1]), (2, 1, 4, 4));
+        assert_eq!((usage.committed[0], usage.committed[1], usage.discarded[0]), (1, 2, 1));
+        account.recount(&[1, 0]);
+        assert_eq!((account.usage().completion_tokens, account.usage().committed[1]), (2, 1));
+        assert_eq!(ledger.live(), 1);
+        let usage = ledger.close(&mut account, &FinishReason::Length);
+        assert_eq!(usage.discarded[0], 1);
+        assert_eq!((ledger.live(), ledger.closed.length, ledger.closed.total()), (0, 1, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "exactly one terminal")]
+    fn a_second_terminal_panics() {
+        let mut ledger = Ledger::default();
+        let mut account = ledger.open(1);
+        ledger.close(&mut account, &FinishReason::Stop);
+        ledger.close(&mut account, &FinishReason::Length);
+    }
+
+    #[test]
+    #[should_panic(expected = "closed")]
+    fn a_commit_after_the_terminal_panics() {
+        let mut ledger = Ledger::default();
+        let mut account = ledger.open(1);
+        ledger.close(&mut account, &FinishReason::Cancelled);
+        account.commit(ModelId(0));
+    }
+}

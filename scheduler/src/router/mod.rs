@@ -1,0 +1,180 @@
+//! Routers: per token, which model writes on.
+//!
+//! A router is a value behind [`Router`]. After every step the core asks it, row by row in one call, where each
+//! request goes ([`Router::route`]). For a row that leaves, [`Router::send`] says whether the sender's candidate
+//! is kept or dropped and may write a [`Payload`]; [`Router::receive`] reads it at the peer and sets up the
+//! [`Visit`]. All three must be deterministic functions of their arguments and must not allocate; rows of one
+//! batch are unrelated requests and may come in any order and any grouping. [`crate::conformance`] checks this.
+//!
+//! The core does the rest, always in this order: route; if the row leaves, send; if the candidate is not dropped,
+//! commit it and check whether it ends the request (then nobody receives anything); else hand over and receive.
+
+mod builtin;
+mod draw;
+mod params;
+mod registry;
+mod suggest;
+mod threshold;
+
+pub use builtin::{Fixed, RStitch, Single};
+pub use draw::{PURPOSE_ROUTE, draw};
+pub use params::{ParamReader, ParamValue, RouterError, RouterSpec};
+pub use registry::{Factory, Registry};
+pub use suggest::closest;
+pub use threshold::{Threshold, ThresholdError};
+
+use crate::event::Signals;
+use crate::ids::{ModelId, ModelSet, RequestId};
+
+/// Which [`Signals`] a router reads, as bits; the step computes no others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalSet(pub u32);
+
+impl SignalSet {
+    /// Nothing beyond the candidate.
+    pub const NONE: Self = Self(0);
+    /// `entropy` and `entropy_norm`.
+    pub const ENTROPY: Self = Self(1);
+    /// `top_ids`, `top_logits`, `top_len`.
+    pub const TOP_K: Self = Self(2);
+    /// `margin`.
+    pub const MARGIN: Self = Self(4);
+    /// `score` of a learned head.
+    pub const SCORE: Self = Self(8);
+
+    /// Signals in either set.
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are in this set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// State of one stay of a request at one model; fresh at every handoff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Tokens committed in this visit so far (the candidate not among them). Kept by the core.
+    pub committed: u32,
+    /// Tokens after which control shall return, set by [`Router::receive`] and obeyed by [`Router::route`];
+    /// `u32::MAX` when there is no limit. The core only carries it.
+    pub limit: u32,
+    /// The router's own notes. The core only carries them.
+    pub scratch: [u8; 16],
+}
+
+impl Default for Visit {
+    fn default() -> Self {
+        Self { committed: 0, limit: u32::MAX, scratch: [0; 16] }
+    }
+}
+
+impl Visit {
+    /// Whether committing one more token uses up the limit.
+    pub const fn is_last(&self) -> bool {
+        self.committed.saturating_add(1) >= self.limit
+    }
+}
+
+/// What travels inline with a handoff; zeroed before [`Router::send`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payload(pub [u8; 64]);
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+/// The sender's candidate, when the request moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Commit it; the peer writes the next position.
+    Keep,
+    /// Discard it; the peer writes this position.
+    Drop,
+}
+
+/// One row of a finished step, as routers see it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteRow {
+    /// The request.
+    pub request: RequestId,
+    /// The model that ran the step.
+    pub model: ModelId,
+    /// Position of the candidate: tokens of prompt and answer before it.
+    pub position: u32,
+    /// Tokens of the answer before it.
+    pub generated: u32,
+    /// The sampled token.
+    pub candidate: u32,
+    /// What the step measured.
+    pub signals: Signals,
+    /// The request's own threshold, which goes before the router's.
+    pub threshold: Option<Threshold>,
+    /// The current visit.
+    pub visit: Visit,
+    /// The request's seed, for [`draw`].
+    pub seed: u64,
+    /// The request's choice index, for [`draw`].
+    pub choice: u32,
+}
+
+/// A request arriving at a peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReceiveRow {
+    /// The request.
+    pub request: RequestId,
+    /// The model it arrives at.
+    pub model: ModelId,
+    /// The position that model writes next.
+    pub position: u32,
+    /// Tokens of the answer before it.
+    pub generated: u32,
+    /// The request's own threshold.
+    pub threshold: Option<Threshold>,
+    /// The request's seed.
+    pub seed: u64,
+    /// The request's choice index.
+    pub choice: u32,
+}
+
+/// A finished step: the sampling rows of one route.
+#[derive(Clone, Copy, Debug)]
+pub struct StepView<'a> {
+    /// The model that ran it.
+    pub model: ModelId,
+    /// The rows.
+    pub rows: &'a [RouteRow],
+}
+
+/// The per-token choice of model.
+pub trait Router: Send {
+    /// Name for messages and metrics.
+    fn name(&self) -> &str;
+
+    /// The signals `route` and `send` read.
+    fn signals(&self) -> SignalSet;
+
+    /// Where requests start.
+    fn entry(&self) -> ModelId;
+
+    /// Every model `route` may name, `entry` included. A request sent elsewhere fails.
+    fn reach(&self) -> ModelSet;
+
+    /// Writes the next owner of each row into `to` (same length as the rows; preset to the step's model).
+    fn route(&self, step: &StepView<'_>, to: &mut [ModelId]);
+
+    /// For a row that leaves: keep or drop its candidate, and what to tell the peer.
+    fn send(&self, row: &RouteRow, to: ModelId, payload: &mut Payload) -> Verdict {
+        let _ = (row, to, payload);
+        Verdict::Keep
+    }
+
+    /// At the peer: sets up the visit. Not called when the kept candidate ended the request.
+    fn receive(&self, row: &ReceiveRow, from: ModelId, payload: &Payload, visit: &mut Visit) {
+        let _ = (row, from, payload, visit);
+    }
+}

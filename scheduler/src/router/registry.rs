@@ -1,0 +1,174 @@
+//! Routers by name.
+
+use super::builtin::{Fixed, RStitch, Single};
+use super::params::{ParamReader, RouterError, RouterSpec};
+use super::{Router, Threshold};
+use std::collections::BTreeMap;
+
+/// Builds one router from its parameters.
+pub type Factory = Box<dyn Fn(&mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> + Send + Sync>;
+
+/// Every router that configurations may name.
+pub struct Registry {
+    factories: BTreeMap<String, Factory>,
+}
+
+impl Registry {
+    /// A registry without routers.
+    pub fn empty() -> Self {
+        Self { factories: BTreeMap::new() }
+    }
+
+    /// The routers of this crate:
+    ///
+    /// | name | parameters |
+    /// | --- | --- |
+    /// | `single` | `model`: index of the only model (default: the entry) |
+    /// | `fixed` | `fraction`: share of positions the peer writes (0 to 1, required); `peer`: index of the peer |
+    /// | `r-stitch` | `threshold`: normalised entropy, `always` or `never` (default 0.03); `peer` |
+    ///
+    /// `peer` may be left out when exactly two models are configured.
+    pub fn builtin() -> Self {
+        let mut registry = Self::empty();
+        let factories: [(&str, Factory); 3] =
+            [("single", Box::new(single)), ("fixed", Box::new(fixed)), ("r-stitch", Box::new(r_stitch))];
+        registry.factories.extend(factories.map(|(name, factory)| (name.to_owned(), factory)));
+        registry
+    }
+
+    /// Adds a router under a new name.
+    pub fn register<F>(&mut self, name: &str, factory: F) -> Result<(), RouterError>
+    where
+        F: Fn(&mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> + Send + Sync + 'static,
+    {
+        if self.factories.contains_key(name) {
+            return Err(RouterError::Duplicate { name: name.to_owned() });
+        }
+        self.factories.insert(name.to_owned(), Box::new(factory));
+        Ok(())
+    }
+
+    /// The names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.factories.keys().map(String::as_str)
+    }
+
+    /// Builds the router `name`. Unknown names, unknown keys and bad values are refused with what would be right.
+    pub fn build(&self, name: &str, spec: &RouterSpec<'_>) -> Result<Box<dyn Router>, RouterError> {
+        let Some(factory) = self.factories.get(name) else {
+            let known = self.names().map(str::to_owned).collect();
+            return Err(RouterError::UnknownRouter { name: name.to_owned(), known });
+        };
+        let mut params = ParamReader::new(name, spec);
+        let router = factory(&mut params)?;
+        params.finish()?;
+        Ok(router)
+    }
+}
+
+fn single(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
+    let model = params.model("model", params.spec().entry)?;
+    Ok(Box::new(Single::new(model)))
+}
+
+fn fixed(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
+    let peer = params.peer()?;
+    let fraction = params.float("fraction", f64::NAN, 0.0, 1.0)?;
+    if fraction.is_nan() {
+        return Err(RouterError::BadParam {
+            router: params.router().to_owned(),
+            param: "fraction".to_owned(),
+            got: "missing".to_owned(),
+            want: "a number from 0 to 1".to_owned(),
+        });
+    }
+    Ok(Box::new(Fixed::new(params.spec().entry, peer, fraction)))
+}
+
+fn r_stitch(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
+    let peer = params.peer()?;
+    let threshold = params.threshold("threshold", Threshold::Value(RStitch::DEFAULT_THRESHOLD))?;
+    Ok(Box::new(RStitch::new(params.spec().entry, peer, threshold)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::params::ParamValue;
+    use super::*;
+    use crate::ids::{ModelId, ModelSet};
+
+    fn build(name: &str, models: usize, params: &[(&str, ParamValue)]) -> Result<Box<dyn Router>, String> {
+        let params = params.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+        let spec = RouterSpec { models, entry: ModelId(0), vocab: &[], params };
+        Registry::builtin().build(name, &spec).map_err(|e| e.to_string())
+    }
+
+    fn refusal(name: &str, models: usize, params: &[(&str, ParamValue)]) -> String {
+        match build(name, models, params) {
+            Ok(_) => panic!("{name} {models} {params:?} was accepted"),
+            Err(message) => message,
+        }
+    }
+
+    #[test]
+    fn builtin_routers_are_built() {
+        let single = build("single", 3, &[("model", ParamValue::Int(2))]).unwrap();
+        assert_eq!((single.entry(), single.reach()), (ModelId(2), ModelSet::of(ModelId(2))));
+        let fixed = build("fixed", 2, &[("fraction", ParamValue::Float(0.5))]).unwrap();
+        assert_eq!((fixed.entry(), fixed.reach()), (ModelId(0), ModelSet::first(2)));
+        for value in [ParamValue::Float(0.02), ParamValue::Int(1), ParamValue::Text("never".into())] {
+            let router = build("r-stitch", 2, &[("threshold", value)]).unwrap();
+            assert_eq!(router.reach(), ModelSet::first(2));
+        }
+        let wide = build("r-stitch", 3, &[("peer", ParamValue::Int(2))]).unwrap();
+        assert!(wide.reach().contains(ModelId(2)) && !wide.reach().contains(ModelId(1)));
+    }
+
+    #[test]
+    fn unknown_names_and_keys_are_refused_with_a_suggestion() {
+        let e = refusal("rstich", 2, &[]);
+        assert!(
+            e.contains("`rstich`") && e.contains("did you mean `r-stitch`?") && e.contains("fixed"),
+            "{e}"
+        );
+        let e = refusal("r-stitch", 2, &[("treshold", ParamValue::Float(0.1))]);
+        assert!(e.contains("`treshold`") && e.contains("did you mean `threshold`?"), "{e}");
+        let e = refusal("single", 2, &[("fraction", ParamValue::Float(0.1))]);
+        assert!(e.contains("`fraction`") && e.contains("known: model"), "{e}");
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_what_would_be_right() {
+        let cases: &[(&str, usize, &str, ParamValue, &str)] = &[
+            ("fixed", 2, "fraction", ParamValue::Text("half".into()), "\"half\""),
+            ("fixed", 2, "fraction", ParamValue::Float(1.5), "from 0 to 1"),
+            ("fixed", 2, "fraction", ParamValue::Float(f64::NAN), "from 0 to 1"),
+            ("r-stitch", 2, "threshold", ParamValue::Bool(true), "`never`"),
+            ("r-stitch", 2, "threshold", ParamValue::Text("often".into()), "`always`"),
+            ("r-stitch", 2, "threshold", ParamValue::Float(f64::NAN), "`always`"),
+            ("r-stitch", 2, "peer", ParamValue::Int(0), "entry model itself"),
+            ("r-stitch", 2, "peer", ParamValue::Int(2), "index below 2"),
+            ("single", 2, "model", ParamValue::Int(-1), "index below 2"),
+            ("single", 2, "model", ParamValue::Float(1.0), "index below 2"),
+        ];
+        for (router, models, key, value, expected) in cases {
+            let e = refusal(router, *models, &[(key, value.clone())]);
+            assert!(e.contains(router) && e.contains(key) && e.contains(expected), "{e}");
+        }
+        assert!(refusal("fixed", 2, &[]).contains("missing"));
+        assert!(refusal("r-stitch", 1, &[]).contains("two models"));
+        assert!(refusal("r-stitch", 3, &[]).contains("`peer`"));
+    }
+
+    #[test]
+    fn outsiders_register_and_cannot_take_a_name_twice() {
+        let mut registry = Registry::builtin();
+        let factory = |params: &mut ParamReader<'_>| -> Result<Box<dyn Router>, RouterError> {
+            Ok(Box::new(Single::new(params.spec().entry)))
+        };
+        registry.register("mine", factory).unwrap();
+        assert!(registry.build("mine", &RouterSpec::default()).is_ok());
+        let error = registry.register("single", factory).unwrap_err();
+        assert!(error.to_string().contains("`single`"));
+    }
+}

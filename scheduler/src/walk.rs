@@ -1,0 +1,101 @@
+//! The walk: what becomes of a request after a candidate was sampled.
+//!
+//! A pure step over one request (route, send, commit, finish check, receive), separate from choosing and launching
+//! steps: whoever has a candidate for the next position, from a step just run or remembered from an earlier one,
+//! takes the same walk.
+
+use crate::event::{Effect, FailKind, FinishReason};
+use crate::ids::{ModelId, ModelSet};
+use crate::request::Request;
+use crate::router::{Payload, ReceiveRow, RouteRow, Router, Verdict, Visit};
+
+/// A request whose router drops this many candidates in a row fails instead of circling for ever.
+pub(crate) const MAX_DROPS: u32 = 64;
+
+/// What the walk needs to know about the route.
+#[derive(Clone, Copy)]
+pub(crate) struct Guide<'a> {
+    pub(crate) router: &'a dyn Router,
+    pub(crate) reach: ModelSet,
+    pub(crate) eos_ids: &'a [u32],
+}
+
+/// Where the request goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Stay,
+    HandOver(ModelId),
+    Finish(FinishReason),
+}
+
+/// Walks one candidate whose destination is known. Commits it to `request` and tells `effects`, unless it is
+/// dropped; a dropped candidate leaves no trace but the account's count of it.
+pub(crate) fn settle(
+    guide: Guide<'_>,
+    row: &RouteRow,
+    to: ModelId,
+    request: &mut Request,
+    effects: &mut Vec<Effect>,
+) -> Outcome {
+    let from = row.model;
+    if !guide.reach.contains(to) {
+        return Outcome::Finish(FinishReason::Failed(FailKind::OutOfReach { from, to }));
+    }
+    let mut payload = Payload::default();
+    if to != from && guide.router.send(row, to, &mut payload) == Verdict::Drop {
+        request.account.discard(from);
+        request.drops += 1;
+        if request.drops >= MAX_DROPS {
+            return Outcome::Finish(FinishReason::Failed(FailKind::NoProgress { drops: request.drops }));
+        }
+    } else {
+        request.commit(row.candidate, from);
+        effects.push(Effect::Token {
+            request: row.request,
+            client: request.client,
+            token: row.candidate,
+            model: from,
+        });
+        // Finish before handing over: the peer never sees a request that has ended.
+        if let Some(reason) = finish_reason(guide.eos_ids, row.candidate, row.generated, request) {
+            return Outcome::Finish(reason);
+        }
+    }
+    if to == from {
+        return Outcome::Stay;
+    }
+    arrive(guide.router, row, to, &payload, request);
+    Outcome::HandOver(to)
+}
+
+/// Whether the token just committed, written after `generated` others, ends the request.
+fn finish_reason(eos_ids: &[u32], token: u32, generated: u32, request: &Request) -> Option<FinishReason> {
+    if generated >= request.min_tokens {
+        if !request.ignore_eos && eos_ids.contains(&token) {
+            return Some(FinishReason::Eos(token));
+        }
+        if request.stop_ids.contains(&token) {
+            return Some(FinishReason::StopId(token));
+        }
+    }
+    (request.generated() >= request.max_new_tokens).then_some(FinishReason::Length)
+}
+
+/// The peer's side of a handoff: a fresh visit, and something to feed.
+fn arrive(router: &dyn Router, row: &RouteRow, to: ModelId, payload: &Payload, request: &mut Request) {
+    let arrival = ReceiveRow {
+        request: row.request,
+        model: to,
+        position: request.tokens.len() as u32,
+        generated: request.generated(),
+        threshold: row.threshold,
+        seed: row.seed,
+        choice: row.choice,
+    };
+    let mut visit = Visit::default();
+    router.receive(&arrival, row.model, payload, &mut visit);
+    // `committed` is the core's own count, whatever the router wrote there.
+    request.visit = Visit { committed: 0, ..visit };
+    request.account.handoff();
+    request.ensure_suffix(to);
+}

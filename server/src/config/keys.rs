@@ -1,0 +1,49 @@
+//! Which keys the configuration knows, and the nearest one to a key that it does not.
+
+use toml::{Table, Value};
+
+const TOP: &[&str] = &["model", "router", "budget", "server"];
+const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
+const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len"];
+const SERVER: &[&str] = &[
+    "http",
+    "tcp",
+    "served_model_name",
+    "max_running",
+    "max_waiting",
+    "max_connections",
+    "max_body_bytes",
+    "tokenizer_threads",
+    "max_n",
+    "shutdown_timeout_s",
+];
+
+/// Refuses keys that no section knows. The keys of `[router]` are checked by the router itself.
+pub(super) fn check(table: &Table) -> Result<(), String> {
+    check_table("the file", table, TOP)?;
+    if let Some(Value::Array(models)) = table.get("model") {
+        for model in models {
+            if let Value::Table(model) = model {
+                check_table("[[model]]", model, MODEL)?;
+            }
+        }
+    }
+    for (name, known) in [("budget", BUDGET), ("server", SERVER)] {
+        if let Some(Value::Table(section)) = table.get(name) {
+            check_table(&format!("[{name}]"), section, known)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_table(place: &str, table: &Table, known: &[&str]) -> Result<(), String> {
+    for key in table.keys() {
+        if !known.contains(&key.as_str()) {
+            let hint = tokenrouter_scheduler::router::nearest(key, known.iter().copied())
+                .map(|n| format!("; did you mean \"{n}\"?"))
+                .unwrap_or_default();
+            return Err(format!("unknown key \"{key}\" in {place}{hint} (known keys: {})", known.join(", ")));
+        }
+    }
+    Ok(())
+}
