@@ -145,19 +145,13 @@ def write_model(m, folder):
             part = {n: tensors[n] for n in names[s::shards]}  # dealt out, so that a layer spans files
             total += num.write_safetensors(os.path.join(folder, file), part)
             where.update({n: file for n in part})
-        write_json(os.path.join(folder, "model.safetensors.index.json"),
+        num.write_json(os.path.join(folder, "model.safetensors.index.json"),
                    dict(metadata=dict(total_size=total), weight_map=dict(sorted(where.items()))))
     other = {"old": "new", "new": "old"}[m["style"]]
-    write_json(os.path.join(folder, "config.json"), config(m, m["style"]))
-    write_json(os.path.join(folder, "config-other-style.json"), config(m, other))
+    num.write_json(os.path.join(folder, "config.json"), config(m, m["style"]))
+    num.write_json(os.path.join(folder, "config-other-style.json"), config(m, other))
     if "generation" in m:
-        write_json(os.path.join(folder, "generation_config.json"), m["generation"])
-
-
-def write_json(path, value):
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(value, f, indent=1)
-        f.write("\n")
+        num.write_json(os.path.join(folder, "generation_config.json"), m["generation"])
 
 
 def transformers_logits(folder, sequences):
@@ -228,7 +222,7 @@ def make(m):
         noise[name] = spread(lp, [log_softmax(reference.logits(ids, narrow))[0] for ids in sequences])
     flips = prefix_matters(reference, sequences[2], lp[2])
     assert flips > 0.3, flips
-    write_json(os.path.join(folder, "golden.json"), dict(
+    num.write_json(os.path.join(folder, "golden.json"), dict(
         made_with=dict(transformers=transformers.__version__, torch=torch.__version__.split("+")[0], numpy=np.__version__),
         attention="eager", arithmetic="float32", stored_weights=m["dtype"],
         parameters=int(sum(x.size for x in num.read_checkpoint(folder).values())),

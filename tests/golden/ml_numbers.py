@@ -1,7 +1,8 @@
-"""bf16 rounding and safetensors files in numpy, for the golden scripts."""
+"""bf16 rounding, safetensors files in numpy and readable JSON, for the golden scripts."""
 
 import json
 import os
+import re
 import struct
 
 import numpy as np
@@ -71,3 +72,12 @@ def read_checkpoint(folder):
     for name in files:
         out.update(read_safetensors(os.path.join(folder, name)))
     return out
+
+
+def write_json(path, value):
+    """Indented JSON with a list of numbers on one line."""
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    number = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+    text = re.sub(rf"\[\n\s*({number}(?:,\s+{number})*)\s*\]", lambda m: "[" + " ".join(m.group(1).split()) + "]", text)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text + "\n")

@@ -1,0 +1,1 @@
+//! Small tokenizers for tests.

@@ -1,0 +1,23 @@
+//! Text: tokenizers, incremental decoding, stop strings and chat templates.
+
+mod control;
+mod detok;
+mod error;
+mod fingerprint;
+mod pair_check;
+mod pieces;
+mod python;
+mod stop;
+mod template;
+mod tokenizer;
+
+pub use control::RenderedPrompt;
+pub use detok::Detokenizer;
+pub use error::TextError;
+pub use pair_check::{PairMismatch, check_pair};
+pub use stop::StopMatcher;
+pub use template::ChatOptions;
+pub use tokenizer::TextModel;
+
+#[cfg(test)]
+mod fixtures;
