@@ -42,6 +42,7 @@ pub enum Next {
 /// State machine of one HTTP connection.
 #[derive(Debug)]
 pub struct HttpConn {
+    name: String,
     parser: RequestParser,
     out: Outbox,
     times: Timeouts,
@@ -57,9 +58,10 @@ pub struct HttpConn {
 }
 
 impl HttpConn {
-    /// A new connection.
-    pub fn new(config: &NetConfig, now: Instant) -> Self {
+    /// A new connection. Requests without an id of their own are called after its `name`.
+    pub fn new(config: &NetConfig, now: Instant, name: String) -> Self {
         Self {
+            name,
             parser: RequestParser::new(config.limits),
             out: Outbox::new(config.outbox_bytes),
             times: config.timeouts,
@@ -84,11 +86,14 @@ impl HttpConn {
         }
     }
 
-    /// The client closed its half. During an answer that is a disconnect: returns true when the request of
-    /// this connection must be cancelled.
-    pub fn on_end(&mut self) -> bool {
+    /// The client closed its half. During an answer that is a disconnect: the request must be cancelled.
+    pub fn on_end(&mut self) {
         self.ended = true;
-        self.is_busy()
+    }
+
+    /// True once the client has closed its half.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// The next whole request, once the former answer is out. `gate` sees each head first; its answer, if any,
@@ -136,7 +141,7 @@ impl HttpConn {
             http11: head.http11,
             keep_alive: head.keep_alive && !self.last,
             head_only: head.method == Method::Head,
-            request_id: head.request_id.clone().unwrap_or_default(),
+            request_id: head.request_id.clone().unwrap_or_else(|| format!("{}-{}", self.name, self.served)),
         };
         self.refused = gate(head);
         // A client that has begun its body does not wait for the interim answer.
@@ -167,12 +172,13 @@ impl HttpConn {
             self.shape = bare_shape();
         }
         self.shape.keep_alive = false;
+        self.parser.abandon(HttpFault::new(response.status, "the connection is closing"));
         self.respond(now, response);
     }
 
-    /// Names the request whose answer is owed, for `x-request-id`.
-    pub fn set_request_id(&mut self, id: String) {
-        self.shape.request_id = id;
+    /// Name of the present request: the client's `x-request-id` or one made here.
+    pub fn request_id(&self) -> &str {
+        &self.shape.request_id
     }
 
     /// Writes a whole answer.

@@ -8,7 +8,7 @@ use super::http::write::Response;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn conn(now: Instant) -> HttpConn {
-    HttpConn::new(&NetConfig::default(), now)
+    HttpConn::new(&NetConfig::default(), now, "c7".into())
 }
 
 fn open(_: &Head) -> Option<Response> {
@@ -48,7 +48,9 @@ fn pipelined_requests_are_answered_one_by_one() {
     assert!(conn.next_request(now, open).is_none());
     conn.on_bytes(now, &GET[9..]);
     assert!(conn.next_request(now, open).is_some());
-    assert!(conn.on_end(), "the end of input during an answer cancels it");
+    assert_eq!(conn.request_id(), "c7-2");
+    conn.on_end();
+    assert!(conn.is_busy() && conn.has_ended(), "the end of input during an answer cancels it");
 }
 
 #[test]

@@ -289,6 +289,11 @@ impl LineConn {
         !self.ended && (self.closing || !self.out.is_full() && self.buf.len() <= self.max_line)
     }
 
+    /// True when no further line is taken.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
     /// Request bytes held.
     pub fn held(&self) -> usize {
         self.buf.len()

@@ -84,10 +84,15 @@ impl RequestParser {
             State::Failed(fault) => Err(fault),
         };
         if let Err(fault) = result {
-            self.state = State::Failed(fault);
-            self.raw = Vec::new();
+            self.abandon(fault);
         }
         result
+    }
+
+    /// Drops what is held; every further poll fails.
+    pub fn abandon(&mut self, fault: HttpFault) {
+        self.state = State::Failed(fault);
+        self.raw = Vec::new();
     }
 
     fn poll_head(&mut self) -> Result<Progress, HttpFault> {
