@@ -270,12 +270,14 @@ impl EventLoop {
         let mut alive = matches!(peer.read(now, &mut self.buffer), ReadOutcome::Open);
         let mut more = true;
         for _ in 0..REQUESTS_PER_TURN {
-            more = alive && self.take_request(id, now);
+            // A request is taken up only when the former answer is out.
             alive = alive && self.write(id, now);
+            more = alive && self.take_request(id, now);
             if !more {
                 break;
             }
         }
+        alive = alive && self.write(id, now);
         if alive && self.settle(id, now) {
             self.peers.rearm(id);
             self.check_memory(id, now);

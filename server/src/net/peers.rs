@@ -97,30 +97,21 @@ impl Peer {
                         Protocol::Line(conn) => conn.on_bytes(now, &buffer[..count]),
                     }
                     // A short read has emptied the socket, but the end may follow; the next turn sees it.
-                    return ReadOutcome::Open;
+                    break;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return ReadOutcome::Broken,
             }
         }
-        if self.hung_up && !self.wants_read() && self.is_http_busy() {
-            self.on_end();
-        }
         ReadOutcome::Open
     }
 
     fn on_end(&mut self) {
         match &mut self.protocol {
-            Protocol::Http { conn, .. } => {
-                conn.on_end();
-            }
+            Protocol::Http { conn, .. } => conn.on_end(),
             Protocol::Line(conn) => conn.on_end(),
         }
-    }
-
-    fn is_http_busy(&self) -> bool {
-        matches!(&self.protocol, Protocol::Http { conn, .. } if conn.is_busy())
     }
 
     /// Writes what waits, as far as the socket takes it.
@@ -159,9 +150,15 @@ impl Peer {
         }
     }
 
-    /// The client has left during an answer.
+    /// The HTTP client has left during an answer: its end was read, or was seen behind bytes that are not read
+    /// because they are too far ahead.
     pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(&self.protocol, Protocol::Http { conn, .. } if conn.is_busy() && conn.has_ended())
+        match &self.protocol {
+            Protocol::Http { conn, .. } => {
+                conn.is_busy() && (conn.has_ended() || self.hung_up && !conn.wants_read())
+            }
+            Protocol::Line(_) => false,
+        }
     }
 
     /// Shuts or closes the socket when its time has come. False: remove the connection.

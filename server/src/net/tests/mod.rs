@@ -36,6 +36,8 @@ impl Harness {
     fn with(change: impl FnOnce(&mut NetConfig)) -> Self {
         let any = Some((Ipv4Addr::LOCALHOST, 0).into());
         let mut config = NetConfig { http: any, tcp: any, handle_signals: false, ..NetConfig::default() };
+        // Some tests end while clients are open; the server need not wait long for them.
+        config.timeouts.linger = Duration::from_millis(200);
         change(&mut config);
         let server = Server::bind(config).unwrap();
         let (http, tcp) = (server.http_addr().unwrap(), server.tcp_addr().unwrap());

@@ -82,6 +82,7 @@ fn a_drain_that_takes_too_long_is_cut() {
 fn the_listener_stays_for_the_drain_delay() {
     let server = Harness::with(|config| config.timeouts.drain_delay = Duration::from_millis(300));
     server.control.drain();
+    server.engine.wait_for("drain", 1);
     for _ in 0..3 {
         assert_eq!(server.complete(SLOW).code(), "draining");
     }
