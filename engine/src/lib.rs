@@ -1,10 +1,27 @@
 //! Models on devices, and the rank loop that drives them.
+//!
+//! [`start`] opens every checkpoint, plans the memory once, builds the models and starts the rank loop; the
+//! server talks to it through the [`EngineHandle`].
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod budget;
 pub mod config;
 pub mod decoder;
 pub mod error;
+pub mod executor;
 pub mod model;
 pub mod ops;
+pub mod step;
 pub mod weights;
+
+mod handle;
+mod rank;
+mod start;
+
+pub use handle::{
+    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, EngineState, EngineStatus,
+    ModelInfo, ModelStatus, RefuseError, Report, SendError,
+};
+pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
+pub use tokenrouter_kernels::DType;
+pub use tokenrouter_kernels::sampling::SamplingParams;

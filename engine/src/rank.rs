@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
+use tokenrouter_scheduler::router::SignalSet;
 use tokenrouter_scheduler::{Core, Effect, ModelId, Nanos, NewRequest, RequestId, Row};
 
 use crate::executor::Executor;
@@ -44,7 +45,6 @@ pub(crate) struct RankLoop {
     pub(crate) wake: Box<dyn Fn() + Send + Sync>,
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
-    pub(crate) flags: SignalFlags,
     pub(crate) models: usize,
 }
 
@@ -248,7 +248,7 @@ impl Running {
     fn fill(&self, step: &mut Step, model: ModelId) {
         let core = &self.parts.core;
         let Some(batch) = core.batch(model) else { return };
-        step.begin(batch.seq, model, self.parts.flags);
+        step.begin(batch.seq, model, signal_flags(core.signals(model)));
         for row in &batch.rows {
             let fed = row.start as usize..(row.start + row.len) as usize;
             let sample = if row.samples { self.sample_spec(row, model) } else { None };
@@ -322,11 +322,11 @@ impl Running {
         status.now.store(self.now(), Relaxed);
         status.waiting.store(counters.waiting as u64, Relaxed);
         status.running.store(counters.admitted as u64, Relaxed);
-        status.pages_free.store(counters.pages_free as u64, Relaxed);
-        for (model, live) in status.models.iter().zip(&counters.models).take(self.parts.models) {
-            model.ready.store(live.ready as u64, Relaxed);
-            model.running.store(live.running as u64, Relaxed);
-            model.pending.store(live.pending as u64, Relaxed);
+        status.pages_free.store(counters.pages.free as u64, Relaxed);
+        for (m, model) in status.models.iter().enumerate().take(self.parts.models) {
+            model.ready.store(counters.ready[m] as u64, Relaxed);
+            model.running.store(counters.running[m] as u64, Relaxed);
+            model.pending.store(counters.pending[m] as u64, Relaxed);
         }
     }
 }
@@ -338,4 +338,17 @@ fn row_sampling(params: SamplingParams, eos_ids: &[u32], stop_ids: &[u32]) -> Ro
     let mut ids = eos_ids.to_vec();
     ids.extend_from_slice(stop_ids);
     RowSampling { params, stop_ids: ids, needs_history }
+}
+
+/// What a step computes for the routers that may read it.
+fn signal_flags(wanted: SignalSet) -> SignalFlags {
+    let pairs = [
+        (SignalSet::ENTROPY, SignalFlags::ENTROPY),
+        (SignalSet::TOP_K, SignalFlags::TOP_K),
+        (SignalSet::MARGIN, SignalFlags::MARGIN),
+    ];
+    pairs
+        .iter()
+        .filter(|(set, _)| wanted.contains(*set))
+        .fold(SignalFlags::default(), |flags, (_, flag)| flags | *flag)
 }

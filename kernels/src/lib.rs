@@ -1,5 +1,17 @@
 //! The mathematics of a step, per device. This crate knows no model and no request.
+//!
+//! Contract on bits: every kernel has one documented reduction order. The AVX2 path, the portable
+//! path and the scalar twin follow it and agree to the bit (NaN payloads aside), whatever the
+//! number of threads, the batch around a row, or the way its tokens were fed.
 #![deny(clippy::undocumented_unsafe_blocks)]
+
+pub mod cpu;
+mod dtype;
+pub mod rng;
+pub mod sampling;
+pub mod signals;
+
+pub use dtype::DType;
 
 /// What the build script compiled, in words.
 pub const BUILD_REPORT: &str = env!("TOKENROUTER_BUILD_REPORT");

@@ -7,7 +7,8 @@ candidate is dropped, the large model writes that position and keeps control unt
 most tau; that token is kept too, and the small model goes on. An end-of-text token that is kept ends the answer.
 
 Both models read every kept token at once here, which gives the same result as reading them when control arrives.
-Writes demo.json with a few of the problems: those whose decisions lie furthest from a tie.
+Writes demo.json with a few of the problems: those whose decisions lie furthest from a tie. For these, a float64 pass
+(reference.py) must agree with every token and every decision, also with K and V rounded to f16 and to bf16.
 """
 
 import hashlib
@@ -18,8 +19,10 @@ import re
 import sys
 
 import ml_numbers as num
+import numpy as np
 import torch
 import transformers
+from reference import Reference, log_softmax
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -28,6 +31,7 @@ TAU = 0.03
 MAX_NEW = 220
 PLAIN_CASES, RESCUED_CASES = 20, 10
 SMALL, LARGE = 0, 1
+BUILT_IN = "test-31"  # the demo's own prompt: short, and the large model corrects the small one in three places
 
 
 class Reader:
@@ -90,6 +94,27 @@ def routed(models, prompt, eos):
                 handoffs=handoffs, smallest_margin=round(margin, 4), smallest_entropy_distance=round(distance, 5))
 
 
+def confirmed(references, case, kv_round):
+    """Does a float64 pass over prompt and answer pick the same tokens and the same writers?"""
+    start = len(case["prompt_ids"]) - 1
+    logits = lambda r, ids: r.logits(case["prompt_ids"] + ids[:-1], kv_round)[start:]
+    for reference, name in zip(references, ("slm", "llm")):
+        if (logits(reference, case[name]["ids"]).argmax(-1) != case[name]["ids"]).any():
+            return False
+    ids, writers, owner = case["routed"]["ids"], "", SMALL
+    both = [logits(r, ids) for r in references]
+    entropy = [-(np.exp(lp) * lp).sum(-1) / math.log(lp.shape[1]) for lp, _ in map(log_softmax, both)]
+    for t, token in enumerate(ids):
+        if owner == SMALL and entropy[SMALL][t] > TAU:
+            owner = LARGE
+        if both[owner][t].argmax() != token:
+            return False
+        writers += str(owner)
+        if owner == LARGE and entropy[LARGE][t] <= TAU:
+            owner = SMALL
+    return writers == case["routed"]["writers"]
+
+
 def sha256(path):
     with open(path, "rb") as f:
         return hashlib.sha256(f.read()).hexdigest()
@@ -143,6 +168,11 @@ def main():
         r = c["routed"]
         print(c["id"], f"safety {safety(c):.4f}", f"tokens {len(r['ids'])}, large {r['llm_tokens']}, handoffs {r['handoffs']}",
               "large model right" if c["llm"]["right"] else "LARGE MODEL WRONG")
+    references = [Reference(folder(name)) for name in ("slm", "llm")]
+    for c in plain + rescued:
+        for kv_round in (lambda x: x, num.round_f16, num.round_bf16):
+            assert confirmed(references, c, kv_round), c["id"]
+    assert BUILT_IN in [c["id"] for c in rescued]
     order = {p["id"]: i for i, p in enumerate(problems)}
     chosen = sorted(plain + rescued, key=lambda c: order[c["id"]])
     golden = dict(
@@ -152,7 +182,7 @@ def main():
         threshold=TAU, max_new_tokens=MAX_NEW, eos_ids=eos,
         measured=dict(problems=n, right=right, large_token_share=round(llm_tokens / tokens, 4)),
         plain=[c["id"] for c in chosen if c in plain], rescued=[c["id"] for c in chosen if c in rescued],
-        built_in=rescued[0]["id"], cases=chosen)
+        built_in=BUILT_IN, cases=chosen)
     num.write_json(os.path.join(HERE, "demo.json"), golden)
 
 

@@ -39,7 +39,7 @@ pub(super) fn check(table: &Table) -> Result<(), String> {
 fn check_table(place: &str, table: &Table, known: &[&str]) -> Result<(), String> {
     for key in table.keys() {
         if !known.contains(&key.as_str()) {
-            let hint = tokenrouter_scheduler::router::nearest(key, known.iter().copied())
+            let hint = tokenrouter_scheduler::router::closest(key, known.iter().copied())
                 .map(|n| format!("; did you mean \"{n}\"?"))
                 .unwrap_or_default();
             return Err(format!("unknown key \"{key}\" in {place}{hint} (known keys: {})", known.join(", ")));

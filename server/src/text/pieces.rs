@@ -16,6 +16,7 @@ pub(crate) struct PieceTable {
     strip: Option<(u8, usize)>,
     known: Vec<bool>,
     special: Vec<bool>,
+    longest: usize,
 }
 
 /// Byte strings in one buffer.
@@ -93,13 +94,16 @@ impl PieceTable {
             strip: plan.strip,
             known: vec![false; len],
             special: vec![false; len],
+            longest: 0,
         };
         for id in 0..len {
             let token = tokenizer.id_to_token(id as u32);
             table.known[id] = token.is_some();
             table.special[id] = token.as_deref().is_some_and(|t| added.is_special_token(t));
             let token = token.unwrap_or_default();
-            table.inner.push(&plan.piece(&token, false)?);
+            let piece = plan.piece(&token, false)?;
+            table.longest = table.longest.max(piece.len());
+            table.inner.push(&piece);
             if let Some(first) = &mut table.first {
                 first.push(&plan.piece(&token, true)?);
             }
@@ -109,6 +113,10 @@ impl PieceTable {
 
     pub(crate) fn len(&self) -> usize {
         self.known.len()
+    }
+
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     pub(crate) fn piece(&self, id: u32) -> Option<&[u8]> {

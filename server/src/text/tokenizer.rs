@@ -141,6 +141,11 @@ impl TextModel {
         self.pieces.piece(id)
     }
 
+    /// The most bytes one token stands for.
+    pub fn longest_token(&self) -> usize {
+        self.pieces.longest()
+    }
+
     /// The tokenizer's own spelling of an id (for byte-level tokenizers not the text it decodes to).
     pub fn token_text(&self, id: u32) -> Option<String> {
         self.tokenizer.id_to_token(id)

@@ -1,0 +1,294 @@
+//! From a configuration to a running engine: open every model, plan memory once, build, start the rank loop.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+
+use tokenrouter_kernels::DType;
+use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec};
+use tokenrouter_scheduler::{ConfigError, Core, CoreConfig, ModelId, ModelLimits, Nanos, Policy};
+
+use crate::budget::{self, BudgetError};
+use crate::error::LoadError;
+use crate::executor::CpuExecutor;
+use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo};
+use crate::model::{Model, ModelOptions, OpenModel};
+use crate::rank::RankLoop;
+use crate::step::StepLimits;
+
+/// Commands queued to the rank loop at most; the server answers 429 beyond.
+const COMMAND_QUEUE: usize = 1024;
+/// Reports queued to the server at most; the rank loop then merges.
+const REPORT_QUEUE: usize = 256;
+/// A ready request launches at the latest after this long.
+const GUARD: Nanos = 100_000_000;
+
+/// One model of a deployment.
+#[derive(Clone, Debug)]
+pub struct EngineModel {
+    /// Name in tables, answers and errors.
+    pub name: String,
+    /// Folder of the checkpoint.
+    pub dir: PathBuf,
+    /// Threads of its worker group; 0 divides the cores evenly over the models.
+    pub threads: usize,
+    /// Most rows in one step.
+    pub max_batch_rows: usize,
+    /// Most fed tokens in one step.
+    pub max_step_tokens: usize,
+}
+
+/// A route: a router with its parameters under a served name.
+#[derive(Clone, Debug)]
+pub struct RouteConfig {
+    /// The name clients ask for.
+    pub name: String,
+    /// The router's name in the registry.
+    pub router: String,
+    /// Its parameters.
+    pub params: BTreeMap<String, ParamValue>,
+}
+
+/// Everything the engine needs to start.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The models; the index is the `ModelId`, the first is the entry model.
+    pub models: Vec<EngineModel>,
+    /// The routes; the index is the `RouteId`.
+    pub routes: Vec<RouteConfig>,
+    /// Bytes for weights, buffers and KV caches together.
+    pub budget_bytes: u64,
+    /// Type of the KV cache.
+    pub kv_dtype: DType,
+    /// Longest context in tokens; 0 takes the smallest maximum of the models.
+    pub context_len: usize,
+    /// Most admitted requests.
+    pub max_running: usize,
+    /// Most waiting requests.
+    pub max_waiting: usize,
+    /// Ids that a tokenizer produces are below this; the others are padding and masked.
+    pub real_vocab: usize,
+}
+
+/// Why the engine did not start.
+#[derive(Debug)]
+pub enum EngineError {
+    /// A checkpoint was refused.
+    Load {
+        /// The model's name.
+        model: String,
+        /// What is wrong.
+        error: LoadError,
+    },
+    /// The models do not fit.
+    Budget(BudgetError),
+    /// A router could not be made.
+    Router(RouterError),
+    /// The scheduler refused its limits or a route.
+    Config(ConfigError),
+    /// The operating system refused a thread.
+    Thread(std::io::Error),
+    /// No model is configured, or too many for the scheduler.
+    Models(usize),
+}
+
+impl std::fmt::Display for EngineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EngineError::Load { model, error } => write!(f, "model \"{model}\": {error}"),
+            EngineError::Budget(e) => e.fmt(f),
+            EngineError::Router(e) => e.fmt(f),
+            EngineError::Config(e) => e.fmt(f),
+            EngineError::Thread(e) => write!(f, "a thread could not be started: {e}"),
+            EngineError::Models(n) => write!(f, "{n} models are configured; at least one is needed"),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// Loads the models and starts the rank loop. `wake` is called after each report was queued, and once more
+/// when the engine has ended.
+///
+/// # Errors
+/// `EngineError`, which names the model, file and field, the router parameter, or the bytes that are missing.
+pub fn start(
+    config: &EngineConfig,
+    registry: &Registry,
+    wake: Box<dyn Fn() + Send + Sync>,
+) -> Result<EngineHandle, EngineError> {
+    let open = open_models(config)?;
+    let options: Vec<ModelOptions> = model_options(config, &open);
+    let plan = plan_memory(config, &open, &options)?;
+    let info = engine_info(config, &open, &options, &plan);
+    let routes = build_routes(config, registry, &open)?;
+    let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
+
+    let status = Arc::new(EngineStatus::default());
+    status.pages_total.store(plan.pages as u64, Relaxed);
+    status.pages_free.store(plan.pages as u64, Relaxed);
+    let rank_thread = Arc::new(OnceLock::<Thread>::new());
+    let unpark = {
+        let rank_thread = rank_thread.clone();
+        move || {
+            if let Some(thread) = rank_thread.get() {
+                thread.unpark();
+            }
+        }
+    };
+    let models = build_models(config, open, options, plan.pages)?;
+    let executor =
+        CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
+    let (commands, inbox) = flume::bounded(COMMAND_QUEUE);
+    let (outbox, reports) = flume::bounded(REPORT_QUEUE);
+    let rank = RankLoop {
+        core,
+        executor: Box::new(executor),
+        commands: inbox,
+        reports: outbox,
+        wake,
+        status: status.clone(),
+        eos_ids: info.eos_ids.clone(),
+        models: config.models.len(),
+    };
+    let thread = std::thread::Builder::new()
+        .name("rank-0".into())
+        .spawn(move || rank.run())
+        .map_err(EngineError::Thread)?;
+    // A command sent before this line is seen by the loop's first turn, which has not parked yet.
+    let _ = rank_thread.set(thread.thread().clone());
+    thread.thread().unpark();
+    Ok(EngineHandle::new(commands, reports, Box::new(unpark), info, status))
+}
+
+fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
+    if config.models.is_empty() {
+        return Err(EngineError::Models(0));
+    }
+    let open = |m: &EngineModel| {
+        Model::open(&m.dir).map_err(|error| EngineError::Load { model: m.name.clone(), error })
+    };
+    config.models.iter().map(open).collect()
+}
+
+fn model_options(config: &EngineConfig, open: &[OpenModel]) -> Vec<ModelOptions> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let share = (cores / config.models.len()).max(1);
+    // One context length for all: a request that fits, fits on every model.
+    let asked = if config.context_len == 0 { usize::MAX } else { config.context_len };
+    let context_len = open.iter().map(|m| m.config().context_len(asked)).min().unwrap_or(1);
+    // A token that one model cannot embed must not be sampled by another.
+    let real_vocab = open.iter().map(|m| m.config().vocab_size).min().unwrap_or(0).min(config.real_vocab);
+    let options = |m: &EngineModel| ModelOptions {
+        threads: if m.threads == 0 { share } else { m.threads },
+        max_batch_rows: m.max_batch_rows,
+        max_step_tokens: m.max_step_tokens,
+        kv_dtype: config.kv_dtype,
+        real_vocab,
+        context_len,
+    };
+    config.models.iter().map(options).collect()
+}
+
+fn plan_memory(
+    config: &EngineConfig,
+    open: &[OpenModel],
+    options: &[ModelOptions],
+) -> Result<budget::JointPlan, EngineError> {
+    let demands: Vec<_> = config
+        .models
+        .iter()
+        .zip(open)
+        .zip(options)
+        .map(|((named, model), options)| model.demand(&named.name, options))
+        .collect();
+    budget::plan(&demands, config.budget_bytes).map_err(EngineError::Budget)
+}
+
+fn engine_info(
+    config: &EngineConfig,
+    open: &[OpenModel],
+    options: &[ModelOptions],
+    plan: &budget::JointPlan,
+) -> EngineInfo {
+    let context_len = options.first().map_or(0, |o| o.context_len);
+    let models: Vec<ModelInfo> = config
+        .models
+        .iter()
+        .zip(open)
+        .map(|(named, model)| ModelInfo {
+            name: named.name.clone(),
+            vocab: model.config().vocab_size,
+            context_len: model.config().context_len(usize::MAX),
+            eos_ids: model.config().eos_ids.clone(),
+        })
+        .collect();
+    let mut eos_ids: Vec<u32> = models.iter().flat_map(|m| m.eos_ids.iter().copied()).collect();
+    eos_ids.sort_unstable();
+    eos_ids.dedup();
+    EngineInfo {
+        models,
+        routes: config.routes.iter().map(|r| r.name.clone()).collect(),
+        context_len,
+        eos_ids,
+        capacity_tokens: plan.tokens,
+        plan_table: plan.to_string(),
+    }
+}
+
+fn build_routes(
+    config: &EngineConfig,
+    registry: &Registry,
+    open: &[OpenModel],
+) -> Result<Vec<Box<dyn Router>>, EngineError> {
+    let vocab: Vec<usize> = open.iter().map(|m| m.config().vocab_size).collect();
+    let build = |route: &RouteConfig| {
+        let spec = RouterSpec {
+            models: config.models.len(),
+            entry: ModelId(0),
+            vocab: &vocab,
+            params: route.params.clone(),
+        };
+        registry.build(&route.router, &spec).map_err(EngineError::Router)
+    };
+    config.routes.iter().map(build).collect()
+}
+
+fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreConfig {
+    let limits = |m: &EngineModel| ModelLimits {
+        max_batch_rows: m.max_batch_rows,
+        max_step_tokens: m.max_step_tokens,
+    };
+    CoreConfig {
+        models: config.models.iter().map(limits).collect(),
+        pages,
+        context_len: info.context_len,
+        max_waiting: config.max_waiting,
+        max_running: config.max_running,
+        eos_ids: info.eos_ids.clone(),
+        guard: GUARD,
+        policy: Policy::Eager,
+    }
+}
+
+fn build_models(
+    config: &EngineConfig,
+    open: Vec<OpenModel>,
+    options: Vec<ModelOptions>,
+    pages: usize,
+) -> Result<Vec<(Model, StepLimits)>, EngineError> {
+    let build = |((named, model), options): ((&EngineModel, OpenModel), ModelOptions)| {
+        let limits = StepLimits {
+            rows: options.max_batch_rows,
+            tokens: options.max_step_tokens,
+            context_len: options.context_len,
+        };
+        let model = model
+            .build(options, pages)
+            .map_err(|error| EngineError::Load { model: named.name.clone(), error })?;
+        Ok((model, limits))
+    };
+    config.models.iter().zip(open).zip(options).map(build).collect()
+}

@@ -1,0 +1,158 @@
+//! The AVX2 form of [`Lanes`]. Values of [`Avx`] are made only inside [`run`], whose caller has
+//! checked the processor.
+
+use super::{Kernel, Lanes};
+use std::arch::x86_64::*;
+
+/// Runs `kernel` in code compiled for AVX2, FMA and F16C.
+///
+/// # Safety
+/// The processor must have all three.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx>()
+}
+
+/// Eight lanes in one 256-bit register.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx(__m256);
+
+/// Joins the halves of a register with `$join`, then the rest, in the tree of [`Lanes::sum`].
+macro_rules! join_tree {
+    ($v:expr, $join:ident, $join_last:ident) => {{
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        unsafe {
+            let four = $join(_mm256_castps256_ps128($v), _mm256_extractf128_ps::<1>($v));
+            let two = $join(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32($join_last(two, _mm_movehdup_ps(two)))
+        }
+    }};
+}
+
+impl Lanes for Avx {
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller grants eight readable values; the load is unaligned.
+        Avx(unsafe { _mm256_loadu_ps(p) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller grants eight writable values; the store is unaligned.
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const u8) -> Self {
+        // SAFETY: the caller grants 32 readable bytes; the load is unaligned.
+        Avx(unsafe { _mm256_loadu_ps(p.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Self {
+        // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
+        Avx(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Self {
+        // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
+        Avx(unsafe {
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+        })
+    }
+
+    #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_add_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_sub_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_mul_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn div(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_div_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Avx(unsafe { _mm256_max_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn select_less(self, limit: Self, yes: Self, no: Self) -> Self {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        Avx(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) })
+    }
+
+    #[inline(always)]
+    fn zero_where_zero(self, value: Self) -> Self {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        Avx(unsafe {
+            _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps()), value.0)
+        })
+    }
+
+    #[inline(always)]
+    fn any_greater(self, b: Self) -> bool {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0)) != 0 }
+    }
+
+    #[inline(always)]
+    fn half_pow2(self) -> Self {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        Avx(unsafe {
+            let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
+            _mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(126 << 23)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_u32(self, p: *mut u32) {
+        // SAFETY: the caller grants eight writable values; the default rounding mode is nearest.
+        unsafe { _mm256_storeu_si256(p.cast(), _mm256_cvtps_epi32(self.0)) }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        join_tree!(self.0, _mm_add_ps, _mm_add_ss)
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        join_tree!(self.0, _mm_max_ps, _mm_max_ss)
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch is a hint and never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

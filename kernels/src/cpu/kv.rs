@@ -1,0 +1,196 @@
+//! The paged KV cache of one model.
+//!
+//! Layout: page, layer, K or V, kv head, slot of the page, head dimension. A page is one piece of
+//! memory, so pages that were never used cost nothing, and the slots of one head follow each other.
+
+use super::PAGE_TOKENS;
+use crate::DType;
+use std::alloc::Layout;
+
+/// Shape of a [`KvArena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers of the model.
+    pub layers: usize,
+    /// KV heads per layer.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Storage type.
+    pub dtype: DType,
+    /// Pages of 16 tokens.
+    pub pages: usize,
+}
+
+impl KvLayout {
+    /// Bytes of one page: all layers, K and V. `None` when the number does not fit a usize.
+    pub fn bytes_per_page(&self) -> Option<usize> {
+        [2, self.kv_heads, PAGE_TOKENS, self.head_dim, self.dtype.size()]
+            .into_iter()
+            .try_fold(self.layers, usize::checked_mul)
+    }
+
+    /// Bytes of the arena. `None` when the number does not fit a usize.
+    pub fn bytes(&self) -> Option<usize> {
+        self.bytes_per_page()?.checked_mul(self.pages)
+    }
+}
+
+/// The arena could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvError {
+    /// The shape does not fit the address space.
+    TooLarge(KvLayout),
+    /// The system refused this many bytes.
+    OutOfMemory(usize),
+}
+
+impl std::fmt::Display for KvError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KvError::TooLarge(layout) => write!(f, "a KV cache of shape {layout:?} is too large to address"),
+            KvError::OutOfMemory(bytes) => write!(f, "no memory for a KV cache of {bytes} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for KvError {}
+
+/// Which half of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    Key = 0,
+    Value = 1,
+}
+
+/// The memory of a paged KV cache.
+pub struct KvArena {
+    layout: KvLayout,
+    start: *mut u8,
+    memory: Layout,
+}
+
+// SAFETY: the arena owns its memory; shared access reads only, writes need `&mut self`.
+unsafe impl Send for KvArena {}
+// SAFETY: as above.
+unsafe impl Sync for KvArena {}
+
+impl KvArena {
+    /// Reserves the arena. The system supplies zeroed memory when a page is first touched.
+    ///
+    /// # Errors
+    /// [`KvError`] when the shape overflows or the memory is refused.
+    pub fn new(layout: KvLayout) -> Result<KvArena, KvError> {
+        let bytes = layout.bytes().ok_or(KvError::TooLarge(layout))?;
+        let memory = Layout::from_size_align(bytes.max(64), 64).map_err(|_| KvError::TooLarge(layout))?;
+        // SAFETY: the size is at least 64.
+        let start = unsafe { std::alloc::alloc_zeroed(memory) };
+        if start.is_null() {
+            return Err(KvError::OutOfMemory(bytes));
+        }
+        Ok(KvArena { layout, start, memory })
+    }
+
+    /// The shape.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// Fills a page with NaN, so that a read of memory that nobody wrote shows. For tests and
+    /// debug builds.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    pub fn poison_page(&mut self, page: u32) {
+        assert!((page as usize) < self.layout.pages, "page {page} of {}", self.layout.pages);
+        let bytes = self.memory.size() / self.layout.pages;
+        // SAFETY: the page lies in the arena; all bits set is a NaN in every storage type.
+        unsafe { self.start.add(page as usize * bytes).write_bytes(0xff, bytes) }
+    }
+
+    /// The stored vector of one token: layer, kv head, K (or V), absolute page and slot. For tests
+    /// and for tools; kernels read the memory directly.
+    pub fn read(&self, page: u32, layer: usize, value: bool, head: usize, slot: usize) -> Vec<f32> {
+        let half = if value { Half::Value } else { Half::Key };
+        assert!(slot < PAGE_TOKENS);
+        let dtype = self.layout.dtype;
+        let bytes = self.layout.head_dim * dtype.size();
+        // SAFETY: head_rows checks page, layer and head; slots of a head follow each other.
+        let data =
+            unsafe { std::slice::from_raw_parts(self.head_rows(page, layer, half, head).add(slot * bytes), bytes) };
+        (0..self.layout.head_dim).map(|i| dtype.read(data, i)).collect()
+    }
+
+    /// Start of the 16 vectors of one head in one page.
+    ///
+    /// # Panics
+    /// When page, layer or head do not exist.
+    #[inline(always)]
+    pub(crate) fn head_rows(&self, page: u32, layer: usize, half: Half, head: usize) -> *const u8 {
+        let l = &self.layout;
+        let page = page as usize;
+        assert!(page < l.pages && layer < l.layers && head < l.kv_heads, "page {page}, layer {layer}, head {head}");
+        let vectors = ((page * l.layers + layer) * 2 + half as usize) * l.kv_heads + head;
+        // SAFETY: the indices are below the extents that the arena was sized with.
+        unsafe { self.start.add(vectors * PAGE_TOKENS * l.head_dim * l.dtype.size()) }
+    }
+
+    /// Stores one vector.
+    ///
+    /// # Safety
+    /// The arena must be borrowed mutably by the operation, and no other thread may touch the same
+    /// (page, layer, half, head, slot) meanwhile.
+    pub(crate) unsafe fn store(
+        &self,
+        page: u32,
+        layer: usize,
+        half: Half,
+        head: usize,
+        slot: usize,
+        values: &[f32],
+    ) {
+        assert!(slot < PAGE_TOKENS && values.len() == self.layout.head_dim);
+        let dtype = self.layout.dtype;
+        let bytes = values.len() * dtype.size();
+        let rows = self.head_rows(page, layer, half, head).cast_mut();
+        // SAFETY: the slot lies in the head's 16 vectors; exclusive by this function's contract.
+        let data = unsafe { std::slice::from_raw_parts_mut(rows.add(slot * bytes), bytes) };
+        for (i, x) in values.iter().enumerate() {
+            dtype.write(data, i, *x);
+        }
+    }
+}
+
+impl Drop for KvArena {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.start, self.memory) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_large_and_refused_shapes_are_errors() {
+        let layout = KvLayout { layers: 2, kv_heads: 1, head_dim: 4, dtype: DType::F32, pages: usize::MAX / 8 };
+        assert_eq!(KvArena::new(layout).err(), Some(KvError::TooLarge(layout)));
+        let layout = KvLayout { pages: 1 << 52, ..layout };
+        assert!(KvArena::new(layout).is_err());
+    }
+
+    #[test]
+    fn pages_start_zeroed_and_poison_touches_one_page() {
+        let layout = KvLayout { layers: 2, kv_heads: 3, head_dim: 6, dtype: DType::F16, pages: 3 };
+        assert_eq!(layout.bytes_per_page(), Some(2 * 2 * 3 * 16 * 6 * 2));
+        let mut kv = KvArena::new(layout).unwrap();
+        kv.poison_page(1);
+        for page in 0..3 {
+            for (layer, value, head, slot) in [(0, false, 0, 0), (1, true, 2, 15)] {
+                let read = kv.read(page, layer, value, head, slot);
+                assert!(read.iter().all(|x| x.is_nan() == (page == 1) && (page == 1 || *x == 0.0)));
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! From logits to a token.
+//!
+//! Order: (padding rows at negative infinity already) logit bias, forbidden ids, repetition, then
+//! frequency and presence penalties, temperature, top_k, top_p, min_p, draw. The exact rules, which
+//! other devices follow as well:
+//!
+//! - *Rank*: larger penalised logit first, ties by the lower id. top_k, top_p and min_p each keep a
+//!   leading part of the ranks; what is kept is what all three keep.
+//! - *Weight* of a token with penalised logit `x`: `e = exp((x - max) / temperature)` with our own
+//!   [`exp`](crate::cpu::math::exp), `w = round_ties_even(e * 2^30)`, an integer. Sums of weights are
+//!   exact, so no order of summation can change a result.
+//! - *top_p* keeps each rank whose predecessors weigh less than `top_p * total` (f64 product), with
+//!   `total` the weight of what top_k kept; the best token always stays.
+//! - *min_p* keeps `e >= min_p`; the best token always stays.
+//! - *Draw*: `target = (bits * total) / 2^64`, rounded down, with `total` the weight of all that is
+//!   kept and `bits` the 64 bits of [`rng::bits`](crate::rng::bits); the token is the first one, in
+//!   ascending order of ids, at which the running sum of kept weights exceeds `target`.
+//!
+//! A temperature below [`GREEDY`] takes the best rank and draws nothing.
+
+mod filter;
+mod penalty;
+
+use crate::cpu::Isa;
+use crate::rng::{self, DrawKey};
+use crate::signals::largest;
+use filter::{Kept, weights};
+
+/// Temperatures below this mean arg-max.
+pub const GREEDY: f32 = 1e-5;
+
+/// How a request wants its tokens drawn. Values are validated by the server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; below [`GREEDY`] the best token is taken.
+    pub temperature: f32,
+    /// Keep this many best tokens; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the best tokens that together reach this probability; 1 and above keep all.
+    pub top_p: f32,
+    /// Keep tokens with at least this share of the best one's probability; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of ids seen in prompt or output; 1 is neutral.
+    pub repetition_penalty: f32,
+    /// Subtracted once from logits of ids seen in the output.
+    pub presence_penalty: f32,
+    /// Subtracted from logits of ids in the output, once per occurrence.
+    pub frequency_penalty: f32,
+    /// Added to the logits of these ids; ids outside the vocabulary are ignored.
+    pub logit_bias: Vec<(u32, f32)>,
+}
+
+impl Default for SamplingParams {
+    /// Temperature 1, everything else neutral.
+    fn default() -> Self {
+        SamplingParams {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Whether a penalty reads the history.
+    pub fn needs_history(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// Whether the best token is taken, without a draw.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < GREEDY
+    }
+}
+
+/// What one draw needs besides the logits.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleInput<'a> {
+    /// The request's parameters.
+    pub params: &'a SamplingParams,
+    /// Names the random number.
+    pub key: DrawKey,
+    /// Prompt, then output; may be empty when no penalty is set. Ids outside the vocabulary are
+    /// ignored.
+    pub history: &'a [u32],
+    /// How much of `history` is prompt.
+    pub prompt_len: usize,
+    /// Ids that must not be drawn, such as EOS before the least number of tokens; ids outside the
+    /// vocabulary are ignored.
+    pub forbidden: &'a [u32],
+}
+
+/// The logits allow no draw: a NaN, positive infinity, or nothing above negative infinity (in the
+/// raw logits, or after bias, mask and penalties).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NonFinite;
+
+impl std::fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the logits are not finite")
+    }
+}
+
+impl std::error::Error for NonFinite {}
+
+/// Buffers for the draws of one thread; nothing is allocated afterwards.
+#[derive(Debug)]
+pub struct SampleScratch {
+    isa: Isa,
+    /// Per id, while penalties are applied: occurrences in the output, and a mark for "seen".
+    counts: Vec<u32>,
+    /// Weight per id.
+    weights: Vec<u32>,
+    /// Rank keys of selected tokens.
+    keys: Vec<u64>,
+}
+
+impl SampleScratch {
+    /// Buffers for `vocab` logits.
+    pub fn new(vocab: usize) -> SampleScratch {
+        SampleScratch::on(Isa::fastest(), vocab)
+    }
+
+    /// As [`SampleScratch::new`], for draws on a given code path: the same results.
+    pub fn on(isa: Isa, vocab: usize) -> SampleScratch {
+        SampleScratch {
+            isa,
+            counts: vec![0; vocab],
+            weights: vec![0; vocab.next_multiple_of(8)],
+            keys: vec![0; vocab],
+        }
+    }
+
+    /// Logits per row.
+    pub fn vocab(&self) -> usize {
+        self.counts.len()
+    }
+}
+
+/// Draws a token from the logits of one row, which it changes (bias, mask and penalties). The
+/// module text states the rules.
+///
+/// # Errors
+/// [`NonFinite`] when the logits allow no draw.
+///
+/// # Panics
+/// When the number of logits is not that of the scratch.
+pub fn sample(
+    logits: &mut [f32],
+    input: &SampleInput<'_>,
+    scratch: &mut SampleScratch,
+) -> Result<u32, NonFinite> {
+    assert_eq!(logits.len(), scratch.vocab(), "logits and scratch");
+    let max = penalty::apply(logits, input, scratch)?;
+    let params = input.params;
+    if params.is_greedy() {
+        return logits.iter().position(|x| *x == max).map(|id| id as u32).ok_or(NonFinite);
+    }
+    weights(scratch.isa, logits, max, params.temperature, &mut scratch.weights);
+    let kept = Kept::new(logits, max, params, scratch);
+    Ok(draw(logits, &kept, rng::bits(&input.key), &scratch.weights))
+}
+
+/// The first id at which the running sum of kept weights exceeds the target.
+fn draw(logits: &[f32], kept: &Kept, bits: u64, weights: &[u32]) -> u32 {
+    let total: u64 = kept.weights(logits, weights).map(|(_, w)| u64::from(w)).sum();
+    let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
+    let mut sum = 0;
+    for (id, weight) in kept.weights(logits, weights) {
+        sum += u64::from(weight);
+        if sum > target {
+            return id as u32;
+        }
+    }
+    // The best token is always kept with weight 2^30, so target < total and the loop returned.
+    unreachable!("the target lies below the total")
+}
+
+/// Whether the raw logits allow a draw; returns the largest.
+fn checked_max(isa: Isa, logits: &[f32]) -> Result<f32, NonFinite> {
+    let bad = logits.iter().fold(false, |bad, x| bad | !(*x < f32::INFINITY));
+    let max = largest(isa, logits);
+    if bad || max == f32::NEG_INFINITY { Err(NonFinite) } else { Ok(max) }
+}

@@ -1,0 +1,33 @@
+//! The OpenAI-compatible interface as pure code: bytes to a checked request, engine events to bytes. No sockets.
+//!
+//! The way of a request: [`parse_completion`], [`parse_chat`] or [`parse_line`] check the body; [`prepare`] (on a
+//! worker thread) tokenizes and checks lengths; the caller submits one engine request per choice and feeds the
+//! engine's events to an [`Answer`], which writes server-sent events, protocol lines, or one body at the end.
+
+mod answer;
+mod chat;
+mod choice;
+mod completions;
+mod error;
+mod fields;
+mod json;
+mod line;
+mod models;
+mod prepare;
+mod render;
+mod request;
+mod routing;
+mod usage;
+mod validate;
+
+pub use answer::{Answer, AnswerContext, Sink, StopAt};
+pub use chat::parse_chat;
+pub use completions::parse_completion;
+pub use error::ApiError;
+pub use line::{LineError, LineRequest, error_line, parse_line};
+pub use models::{ServedModel, ServedRoute, model_json, models_json};
+pub use prepare::{Prepared, prepare};
+pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+
+#[cfg(test)]
+mod fixtures;

@@ -1,0 +1,263 @@
+//! The fields both endpoints share: ranges, defaults, and what this server does not do.
+//!
+//! A bad value is 400 with `param`; a well-formed wish for something missing is 422, never ignored. Of log-probability
+//! fields, `null` and `false` ask for nothing on both endpoints, and so does `top_logprobs: 0`; `logprobs: 0` of a
+//! completion does ask for something (the sampled token's own) and is refused like the rest.
+
+use crate::api::ApiError;
+use crate::api::fields::{Fields, integer};
+use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+use serde_json::{Map, Value};
+use tokenrouter_engine::SamplingParams;
+use tokenrouter_scheduler::Threshold;
+
+const MAX_STOPS: usize = 16;
+const MAX_STOP_IDS: usize = 256;
+const MAX_BIASES: usize = 1024;
+/// No request writes more than this, whatever the context.
+const MAX_TOKENS: i64 = u32::MAX as i64;
+
+/// What the two endpoints and the line protocol do differently.
+#[derive(Clone, Copy)]
+pub(crate) struct Defaults {
+    pub kind: ApiKind,
+    pub stream: bool,
+}
+
+/// Checks everything but the prompt.
+pub(crate) fn request(
+    map: &Map<String, Value>,
+    limits: &ApiLimits,
+    defaults: Defaults,
+    prompts: Vec<PromptInput>,
+) -> Result<ApiRequest, ApiError> {
+    let fields = Fields::new(map);
+    refuse_missing_features(&fields, defaults.kind)?;
+    let (route, served_name) = limits.route(fields.text("model")?)?;
+    let n = fields.int("n", 1..=i64::from(limits.max_n))?.unwrap_or(1) as u32;
+    let stream = fields.flag("stream", defaults.stream)?;
+    let (include_usage, continuous_usage) = stream_options(&fields, stream)?;
+    let max_tokens = max_tokens(&fields)?;
+    let most = max_tokens.unwrap_or(u32::MAX);
+    let min_tokens = fields.int("min_tokens", 0..=i64::from(most))?.unwrap_or(0) as u32;
+    let (routing_return, threshold) = token_routing(&fields)?;
+    fields.flag("spaces_between_special_tokens", true)?;
+    Ok(ApiRequest {
+        kind: defaults.kind,
+        route,
+        served_name,
+        prompts,
+        n,
+        stream,
+        include_usage,
+        continuous_usage,
+        return_token_ids: fields.flag("return_token_ids", false)?,
+        max_tokens,
+        sampling: sampling(&fields, limits)?,
+        seed: fields.int("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
+        stop: stops(&fields)?,
+        include_stop: fields.flag("include_stop_str_in_output", false)?,
+        stop_ids: fields.ids("stop_token_ids", limits.real_vocab, MAX_STOP_IDS)?,
+        ignore_eos: fields.flag("ignore_eos", false)?,
+        min_tokens,
+        threshold,
+        skip_special_tokens: fields.flag("skip_special_tokens", true)?,
+        routing_return,
+        request_id: request_id(&fields)?,
+    })
+}
+
+fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
+    let old = fields.int("max_tokens", 1..=MAX_TOKENS)?;
+    let new = fields.int("max_completion_tokens", 1..=MAX_TOKENS)?;
+    Ok(new.or(old).map(|tokens| tokens as u32))
+}
+
+fn stream_options(fields: &Fields<'_>, stream: bool) -> Result<(bool, bool), ApiError> {
+    let Some(options) = fields.object("stream_options")? else { return Ok((false, false)) };
+    if !stream {
+        return Err(ApiError::invalid("stream_options", "stream_options needs stream: true"));
+    }
+    let options = Fields::nested(options, "stream_options.");
+    let include = options.flag("include_usage", false)?;
+    let continuous = options.flag("continuous_usage_stats", false)?;
+    Ok((include, include && continuous))
+}
+
+fn sampling(fields: &Fields<'_>, limits: &ApiLimits) -> Result<SamplingParams, ApiError> {
+    let default = &limits.default_sampling;
+    let vocab = u32::try_from(limits.real_vocab).unwrap_or(u32::MAX);
+    let top_k = match fields.int("top_k", -1..=i64::from(u32::MAX))? {
+        None => default.top_k,
+        Some(-1) => 0,
+        Some(k) => (k as u32).min(vocab),
+    };
+    let smallest = f64::from(f32::MIN_POSITIVE);
+    let positive = fields.number("repetition_penalty", smallest..=f64::from(f32::MAX));
+    let positive = positive.map_err(|_| fields.invalid("repetition_penalty", "a number above 0"))?;
+    Ok(SamplingParams {
+        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(default.temperature),
+        top_k,
+        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(default.top_p),
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(default.min_p),
+        repetition_penalty: positive.unwrap_or(default.repetition_penalty),
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(default.presence_penalty),
+        frequency_penalty: fields
+            .number("frequency_penalty", -2.0..=2.0)?
+            .unwrap_or(default.frequency_penalty),
+        logit_bias: logit_bias(fields, vocab)?,
+    })
+}
+
+fn logit_bias(fields: &Fields<'_>, vocab: u32) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    let wrong = || {
+        let last = vocab.saturating_sub(1);
+        let right = format!(
+            "a map of at most {MAX_BIASES} token ids (\"0\" to \"{last}\") to numbers from -100 to 100"
+        );
+        fields.invalid("logit_bias", &right)
+    };
+    if map.len() > MAX_BIASES {
+        return Err(wrong());
+    }
+    let entry = |(key, value): (&String, &Value)| {
+        // Printing the number again refuses signs, spaces and leading zeros.
+        let id = key.parse::<u32>().ok().filter(|id| *id < vocab && id.to_string() == *key)?;
+        let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+        Some((id, bias as f32))
+    };
+    map.iter().map(|pair| entry(pair).ok_or_else(wrong)).collect()
+}
+
+fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let wrong =
+        || fields.invalid("stop", &format!("a non-empty string or a list of up to {MAX_STOPS} of them"));
+    let list = match fields.get("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    if list.len() > MAX_STOPS {
+        return Err(wrong());
+    }
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    list.iter().map(|value| text(value).ok_or_else(wrong)).collect()
+}
+
+fn token_routing(fields: &Fields<'_>) -> Result<(RoutingReturn, Option<Threshold>), ApiError> {
+    const NAME: &str = "token_routing";
+    let Some(map) = fields.object(NAME)? else { return Ok((RoutingReturn::None, None)) };
+    if map.keys().any(|key| !matches!(key.as_str(), "return" | "threshold" | "pin")) {
+        let message = "token_routing has an unknown key; `return`, `threshold` and `pin` are known";
+        return Err(ApiError::invalid(NAME, message));
+    }
+    let inner = Fields::nested(map, "token_routing.");
+    if inner.get("pin").is_some() {
+        let message = "token_routing.pin is not supported; name the single model's route as `model`";
+        return Err(ApiError::unsupported("token_routing.pin", message));
+    }
+    let back = match inner.text("return")? {
+        None => RoutingReturn::None,
+        Some(text) => RoutingReturn::parse(text)
+            .ok_or_else(|| inner.invalid("return", "`none`, `summary` or `tokens`"))?,
+    };
+    let threshold = match inner.get("threshold") {
+        None => None,
+        Some(Value::String(word)) if word == "always" => Some(Threshold::Always),
+        Some(Value::String(word)) if word == "never" => Some(Threshold::Never),
+        Some(value) => {
+            let number = value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
+            let wrong = || inner.invalid("threshold", "a number, `always` or `never`");
+            Some(Threshold::Value(number.ok_or_else(wrong)?))
+        }
+    };
+    Ok((back, threshold))
+}
+
+fn request_id(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(id) = fields.text("request_id")? else { return Ok(None) };
+    let printable = (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    let wrong = || fields.invalid("request_id", "1 to 128 printable ASCII characters without spaces");
+    printable.then(|| Some(id.to_owned())).ok_or_else(wrong)
+}
+
+/// Fields that would change the answer and are not built yet.
+const UNSUPPORTED: [&str; 12] = [
+    "allowed_token_ids",
+    "bad_words",
+    "documents",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "logits_processors",
+    "prompt_logprobs",
+    "structured_outputs",
+    "truncate_prompt_tokens",
+    "chat_template",
+];
+
+fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), ApiError> {
+    let missing =
+        |name: &str| Err(ApiError::unsupported(name, format!("{name} is not supported by this server")));
+    for name in UNSUPPORTED {
+        if fields.get(name).is_some() {
+            return missing(name);
+        }
+    }
+    log_probabilities(fields, kind)?;
+    if fields.int("best_of", 1..=i64::from(u32::MAX))?.is_some_and(|best| best > 1) {
+        return missing("best_of");
+    }
+    if fields.flag("use_beam_search", false)? {
+        return Err(ApiError::invalid("use_beam_search", "use_beam_search must be false"));
+    }
+    if fields.flag("echo", false)? {
+        return missing("echo");
+    }
+    if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        return missing("suffix");
+    }
+    if fields.int("priority", i64::MIN..=i64::MAX)?.is_some_and(|priority| priority != 0) {
+        return missing("priority");
+    }
+    let salt = fields.text("cache_salt")?.map(|salt| salt.chars().count());
+    if salt.is_some_and(|length| !(1..=1024).contains(&length)) {
+        return Err(fields.invalid("cache_salt", "1 to 1024 characters"));
+    }
+    response_format(fields)
+}
+
+fn log_probabilities(fields: &Fields<'_>, kind: ApiKind) -> Result<(), ApiError> {
+    let missing =
+        || Err(ApiError::unsupported("logprobs", "log-probabilities are not supported by this server"));
+    let top = fields.int("top_logprobs", 0..=20)?.unwrap_or(0);
+    match fields.get("logprobs") {
+        None | Some(Value::Bool(false)) if top > 0 => {
+            Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs: true"))
+        }
+        None | Some(Value::Bool(false)) => Ok(()),
+        Some(Value::Bool(true)) if kind == ApiKind::Chat => missing(),
+        Some(value)
+            if kind == ApiKind::Completion && integer(value).is_some_and(|n| (0..=20).contains(&n)) =>
+        {
+            missing()
+        }
+        Some(_) if kind == ApiKind::Chat => Err(fields.invalid("logprobs", "true or false")),
+        Some(_) => Err(fields.invalid("logprobs", "an integer from 0 to 20")),
+    }
+}
+
+fn response_format(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let Some(format) = fields.object("response_format")? else { return Ok(()) };
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(()),
+        Some("json_object" | "json_schema" | "structural_tag") => {
+            let message =
+                "JSON output is not supported by this server; response_format can be {\"type\":\"text\"}";
+            Err(ApiError::unsupported("response_format", message))
+        }
+        _ => Err(fields.invalid("response_format", "an object whose type is `text`")),
+    }
+}
