@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokenrouter_kernels::sampling::SamplingParams;
-use tokenrouter_scheduler::{FinishReason, MAX_MODELS, RouteId, SubmitError, Threshold, Usage};
+use tokenrouter_scheduler::{FinishReason, MAX_MODELS, ModelId, ModelSet, RouteId, SubmitError, Threshold, Usage};
 
 /// The server's name for one choice of one request; unique for the life of the process.
 pub type ClientId = u64;
@@ -124,13 +124,26 @@ pub struct ModelInfo {
     pub eos_ids: Vec<u32>,
 }
 
+/// One route as the server shows it.
+#[derive(Clone, Debug)]
+pub struct RouteInfo {
+    /// The name clients ask for.
+    pub name: String,
+    /// Name of its router.
+    pub router: String,
+    /// The model that starts every answer.
+    pub entry: ModelId,
+    /// Every model it may visit.
+    pub reach: ModelSet,
+}
+
 /// What is fixed once the engine has started.
 #[derive(Clone, Debug)]
 pub struct EngineInfo {
     /// The models, in the order of the configuration.
     pub models: Vec<ModelInfo>,
-    /// Route names; the index is the `RouteId`.
-    pub routes: Vec<String>,
+    /// The routes; the index is the `RouteId`.
+    pub routes: Vec<RouteInfo>,
     /// Longest context of a request: the smallest over all models.
     pub context_len: usize,
     /// Union of the end-of-sequence ids over all models.

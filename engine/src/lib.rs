@@ -14,14 +14,14 @@ pub mod ops;
 pub mod step;
 pub mod weights;
 
-mod handle;
+pub mod handle;
 mod rank;
 mod start;
 
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, EngineState, EngineStatus,
-    ModelInfo, ModelStatus, RefuseError, Report, SendError,
+    ModelInfo, ModelStatus, RefuseError, Report, RouteInfo, SendError,
 };
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
-pub use tokenrouter_kernels::DType;
+pub use tokenrouter_kernels::{BUILD_REPORT, DType};
 pub use tokenrouter_kernels::sampling::SamplingParams;

@@ -62,7 +62,8 @@ impl OpenModel {
 
     /// Cache bytes of one page of 16 tokens: keys and values of all layers.
     pub fn kv_bytes_per_page(&self, dtype: DType) -> u64 {
-        self.layout(dtype, 1).bytes_per_page() as u64
+        // More than 64 bits cannot come from a checked configuration; the plan would refuse it.
+        self.layout(dtype, 1).bytes_per_page().map_or(u64::MAX, |bytes| bytes as u64)
     }
 
     /// Bytes of activation buffers and position tables, allocated once by [`Self::build`].

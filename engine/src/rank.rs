@@ -350,5 +350,5 @@ fn signal_flags(wanted: SignalSet) -> SignalFlags {
     pairs
         .iter()
         .filter(|(set, _)| wanted.contains(*set))
-        .fold(SignalFlags::default(), |flags, (_, flag)| flags | *flag)
+        .fold(SignalFlags::default(), |flags, (_, flag)| flags.union(*flag))
 }

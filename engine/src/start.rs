@@ -13,7 +13,7 @@ use tokenrouter_scheduler::{ConfigError, Core, CoreConfig, ModelId, ModelLimits,
 use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
 use crate::executor::CpuExecutor;
-use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo};
+use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo, RouteInfo};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::rank::RankLoop;
 use crate::step::StepLimits;
@@ -70,6 +70,8 @@ pub struct EngineConfig {
     pub max_waiting: usize,
     /// Ids that a tokenizer produces are below this; the others are padding and masked.
     pub real_vocab: usize,
+    /// End-of-sequence ids that the tokenizers declare, beside those of the checkpoints.
+    pub eos_ids: Vec<u32>,
 }
 
 /// Why the engine did not start.
@@ -122,8 +124,8 @@ pub fn start(
     let open = open_models(config)?;
     let options: Vec<ModelOptions> = model_options(config, &open);
     let plan = plan_memory(config, &open, &options)?;
-    let info = engine_info(config, &open, &options, &plan);
     let routes = build_routes(config, registry, &open)?;
+    let info = engine_info(config, &open, &options, &plan, &routes);
     let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
 
     let status = Arc::new(EngineStatus::default());
@@ -212,6 +214,7 @@ fn engine_info(
     open: &[OpenModel],
     options: &[ModelOptions],
     plan: &budget::JointPlan,
+    routes: &[Box<dyn Router>],
 ) -> EngineInfo {
     let context_len = options.first().map_or(0, |o| o.context_len);
     let models: Vec<ModelInfo> = config
@@ -226,15 +229,25 @@ fn engine_info(
         })
         .collect();
     let mut eos_ids: Vec<u32> = models.iter().flat_map(|m| m.eos_ids.iter().copied()).collect();
+    eos_ids.extend_from_slice(&config.eos_ids);
     eos_ids.sort_unstable();
     eos_ids.dedup();
     EngineInfo {
         models,
-        routes: config.routes.iter().map(|r| r.name.clone()).collect(),
+        routes: config.routes.iter().zip(routes).map(route_info).collect(),
         context_len,
         eos_ids,
         capacity_tokens: plan.tokens,
         plan_table: plan.to_string(),
+    }
+}
+
+fn route_info((named, router): (&RouteConfig, &Box<dyn Router>)) -> RouteInfo {
+    RouteInfo {
+        name: named.name.clone(),
+        router: router.name().to_owned(),
+        entry: router.entry(),
+        reach: router.reach(),
     }
 }
 

@@ -220,7 +220,7 @@ impl Core {
             request.pages = pages;
             let entry = self.routes[usize::from(request.route.0)].entry;
             request.visited.insert(entry);
-            request.become_(State::Ready(entry));
+            request.enter(State::Ready(entry));
             self.waiting.remove(&mut self.table.links, slot);
             self.subservers[entry.index()].queue.push_back(&mut self.table.links, slot);
             self.admitted += 1;
@@ -233,7 +233,7 @@ impl Core {
         let id = self.table.id(slot);
         let request = self.table.at_mut(slot);
         let state = request.state();
-        request.become_(State::Finished);
+        request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
         let links = &mut self.table.links;

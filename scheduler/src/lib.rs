@@ -5,6 +5,38 @@
 //! [`Core::batch`]) and effects ([`Core::drain_effects`]) come out. One turn of the caller's loop is: deliver every
 //! event that has happened, then call `launch` once, start the batches it names, and pass the effects on.
 //!
+//! ```
+//! use tokenrouter_scheduler::router::{Registry, RouterSpec};
+//! use tokenrouter_scheduler::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!
+//! let router = Registry::builtin().build("r-stitch", &RouterSpec { models: 2, ..RouterSpec::default() })?;
+//! let config = CoreConfig {
+//!     models: vec![ModelLimits { max_batch_rows: 16, max_step_tokens: 256 }; 2],
+//!     pages: 64,
+//!     context_len: 512,
+//!     max_waiting: 32,
+//!     max_running: 16,
+//!     eos_ids: vec![2],
+//!     guard: 1_000_000_000,
+//!     policy: Policy::Eager,
+//! };
+//! let mut core = Core::new(config, vec![router])?;
+//! let request = NewRequest { prompt: vec![5, 6, 7], max_new_tokens: 1, ..NewRequest::default() };
+//! let id = core.submit(0, request)?;
+//!
+//! // One turn: decide, run what launched, deliver the results, read the effects.
+//! assert!(core.launch(0).contains(ModelId(0)));
+//! let row = core.batch(ModelId(0)).ok_or("no batch")?.rows[0];
+//! assert_eq!(&core.tokens(id)[row.start as usize..][..row.len as usize], [5, 6, 7]);
+//! core.complete(1_000, ModelId(0), &[RowResult { token: 9, ..RowResult::default() }])?;
+//! let effects: Vec<Effect> = core.drain_effects().collect();
+//! assert!(matches!(effects[0], Effect::Token { token: 9, .. }));
+//! assert!(matches!(effects[1], Effect::Terminal { reason: FinishReason::Length, .. }));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`router`] holds the trait that decides per token which model writes on, and the built-in routers;
 //! [`conformance`] checks any router; [`sim`] drives the same `Core` over virtual devices.
 #![forbid(unsafe_code)]

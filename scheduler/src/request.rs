@@ -104,7 +104,7 @@ impl Request {
     }
 
     /// Moves to another state; only the moves of the design are possible.
-    pub(crate) fn become_(&mut self, next: State) {
+    pub(crate) fn enter(&mut self, next: State) {
         assert!(self.state.may_become(next), "a request cannot go from {:?} to {next:?}", self.state);
         self.state = next;
     }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "cannot go from Waiting to Running")]
     fn an_illegal_move_panics() {
-        request(&mut Ledger::default()).become_(State::Running(ModelId(0)));
+        request(&mut Ledger::default()).enter(State::Running(ModelId(0)));
     }
 
     #[test]

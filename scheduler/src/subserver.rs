@@ -62,7 +62,7 @@ impl Subserver {
             let Some(slot) = self.queue.pop_front(&mut table.links) else { break };
             let id = table.id(slot);
             let request = table.at_mut(slot);
-            request.become_(State::Running(self.model));
+            request.enter(State::Running(self.model));
             let start = request.watermarks[self.model.index()];
             let unseen = request.tokens.len() - start as usize;
             assert!(unseen > 0, "{} has nothing to feed to {}", id, self.model);

@@ -1,6 +1,24 @@
 //! Text, sockets, configuration and the command line.
+//!
+//! A binary with its own router registers it and calls [`cli::run`]:
+//!
+//! ```no_run
+//! let mut registry = tokenrouter_server::Registry::builtin();
+//! // registry.register("mine", ...)
+//! tokenrouter_server::cli::run(&registry);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod deploy;
+pub mod frontend;
+pub mod generate;
 pub mod net;
+pub mod paint;
+pub mod serve;
 pub mod text;
+
+pub use tokenrouter_scheduler::router::Registry;

@@ -1,3 +1,7 @@
-//! The `tokenrouter` binary.
+//! The `tokenrouter` binary: the built-in routers and the command line of the server crate.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tokenrouter_server::cli::run(&tokenrouter_server::Registry::builtin())
+}

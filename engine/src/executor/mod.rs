@@ -2,7 +2,7 @@
 
 mod cpu;
 
-pub use cpu::CpuExecutor;
+pub use cpu::{CpuExecutor, Notify};
 
 use tokenrouter_scheduler::ModelId;
 

@@ -96,7 +96,7 @@ impl Taken {
     fn judge_rest(&self, config: &ModelConfig, tied: bool) -> Result<(), LoadError> {
         let rest = self.files.names().filter(|n| !self.names.contains(*n));
         let rest: Vec<&str> =
-            rest.filter(|n| !n.ends_with("rotary_emb.inv_freq") && !(tied && *n == HEAD)).collect();
+            rest.filter(|n| !(n.ends_with("rotary_emb.inv_freq") || tied && *n == HEAD)).collect();
         let ours: Vec<&str> =
             rest.iter().copied().filter(|n| n.starts_with("model.") || n.starts_with("lm_head.")).collect();
         if let Some(first) = ours.first() {

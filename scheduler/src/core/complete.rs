@@ -50,7 +50,7 @@ impl Core {
         // In reverse, so that the cut rows stand at the front in the order they had.
         while let Some(slot) = self.scratch.cut.pop() {
             self.leave_batch(model);
-            self.table.at_mut(slot).become_(State::Ready(model));
+            self.table.at_mut(slot).enter(State::Ready(model));
             self.subservers[model.index()].queue.push_front(&mut self.table.links, slot);
         }
         self.subservers[model.index()].give_back(rows);
@@ -164,7 +164,7 @@ impl Core {
     fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
         self.leave_batch(from);
         let request = self.table.at_mut(slot);
-        request.become_(State::Ready(to));
+        request.enter(State::Ready(to));
         if from != to {
             if request.visited.contains(to) {
                 self.subservers[to.index()].pending -= 1;

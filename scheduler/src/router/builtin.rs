@@ -161,3 +161,112 @@ impl Router for RStitch {
         if row.model == self.entry { Verdict::Drop } else { Verdict::Keep }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NewRequest;
+    use crate::event::Signals;
+    use crate::ids::RequestId;
+    use crate::sim::reference;
+
+    const A: ModelId = ModelId(0);
+    const B: ModelId = ModelId(1);
+
+    fn row(model: ModelId, position: u32, entropy_norm: f32) -> RouteRow {
+        RouteRow {
+            request: RequestId::new(0, 0),
+            model,
+            position,
+            generated: 0,
+            candidate: 5,
+            signals: Signals { entropy_norm, ..Signals::default() },
+            threshold: None,
+            visit: Visit::default(),
+            seed: 3,
+            choice: 0,
+        }
+    }
+
+    /// Destination, and whether a candidate that leaves is dropped.
+    fn verdict(router: &dyn Router, row: RouteRow) -> (ModelId, bool) {
+        let mut to = [row.model];
+        router.route(&StepView { model: row.model, rows: &[row] }, &mut to);
+        let dropped =
+            to[0] != row.model && router.send(&row, to[0], &mut Payload::default()) == Verdict::Drop;
+        (to[0], dropped)
+    }
+
+    #[test]
+    fn r_stitch_drops_on_the_way_out_and_keeps_on_the_way_back() {
+        let router = RStitch::new(A, B, Threshold::Value(0.25));
+        let cases = [
+            (A, 0.0, (A, false)),
+            (A, 0.25, (A, false)),
+            (A, 0.26, (B, true)),
+            (A, f32::NAN, (B, true)),
+            (B, 0.26, (B, false)),
+            (B, f32::NAN, (B, false)),
+            (B, 0.25, (A, false)),
+            (B, 0.0, (A, false)),
+        ];
+        for (model, entropy, expected) in cases {
+            assert_eq!(verdict(&router, row(model, 9, entropy)), expected, "{model} {entropy}");
+        }
+    }
+
+    #[test]
+    fn r_stitch_obeys_words_and_the_request() {
+        let (always, never) = (Some(Threshold::Always), Some(Threshold::Never));
+        for own in [Threshold::Always, Threshold::Never, Threshold::Value(0.25)] {
+            let router = RStitch::new(A, B, own);
+            for entropy in [0.0, 0.5, 1.0] {
+                for model in [A, B] {
+                    let asked =
+                        |threshold| verdict(&router, RouteRow { threshold, ..row(model, 9, entropy) }).0;
+                    assert_eq!((asked(always), asked(never)), (B, A), "{own} {entropy} {model}");
+                    assert_eq!(asked(Some(Threshold::Value(0.75))), if entropy <= 0.75 { A } else { B });
+                }
+            }
+        }
+        let signals = RStitch::new(A, B, Threshold::Always).signals();
+        assert!(signals.contains(SignalSet::ENTROPY));
+    }
+
+    #[test]
+    fn fixed_lets_the_peer_write_its_share_one_token_at_a_time() {
+        for fraction in [0.0, 0.25, 1.0] {
+            let router = Fixed::new(A, B, fraction);
+            let request =
+                NewRequest { prompt: vec![1], max_new_tokens: 4_000, seed: 9, ..NewRequest::default() };
+            let stream = reference(&request, &router, &[]);
+            let by_peer = stream.writers.iter().filter(|&&w| w == B).count() as f64;
+            // Draws are fixed; 0.03 is over four standard deviations of the share.
+            assert!((by_peer / 4_000.0 - fraction).abs() < 0.03, "{by_peer} of 4000 for {fraction}");
+            for (i, &writer) in stream.writers.iter().enumerate() {
+                let asked = router.asks_peer(&row_of(&request, i as u32 + 1));
+                assert_eq!(writer, if asked { B } else { A }, "position {}", i + 1);
+            }
+        }
+    }
+
+    fn row_of(request: &NewRequest, position: u32) -> RouteRow {
+        RouteRow { seed: request.seed, choice: request.choice, ..row(A, position, 0.0) }
+    }
+
+    #[test]
+    fn fixed_draws_differ_by_seed_and_choice_and_the_request_sets_its_share() {
+        let router = Fixed::new(A, B, 0.5);
+        let pattern = |seed, choice| -> Vec<bool> {
+            (0..64).map(|p| router.asks_peer(&RouteRow { seed, choice, ..row(A, p, 0.0) })).collect()
+        };
+        assert_ne!(pattern(1, 0), pattern(2, 0));
+        assert_ne!(pattern(1, 0), pattern(1, 1));
+        let share = |threshold| {
+            let asked = (0..64).filter(|&p| router.asks_peer(&RouteRow { threshold, ..row(A, p, 0.0) }));
+            asked.count()
+        };
+        assert_eq!((share(Some(Threshold::Always)), share(Some(Threshold::Never))), (64, 0));
+        assert!(share(Some(Threshold::Value(0.1))) < 20);
+    }
+}

@@ -17,6 +17,7 @@ mod suggest;
 mod threshold;
 
 pub use builtin::{Fixed, RStitch, Single};
+pub(crate) use draw::mix;
 pub use draw::{PURPOSE_ROUTE, draw};
 pub use params::{ParamReader, ParamValue, RouterError, RouterSpec};
 pub use registry::{Factory, Registry};

@@ -1,1 +1,26 @@
-//! The simulator.
+//! A simulator: virtual devices and a virtual clock drive the very [`crate::Core`] that serves.
+//!
+//! The models are fake but strict: a token is a hash of everything the row's cache holds, read back through the
+//! page table, so a wrong watermark, a wrong page or a reused page shows up as a wrong token. The answer of a
+//! request therefore depends on its prompt, its route and its seed alone, and [`reference()`] computes it without
+//! any scheduler: whatever the latencies, limits, cancels and faults, [`check`] compares the two.
+//!
+//! A [`Scenario`] is made from a seed; the same seed replays the same run, event for event.
+
+mod check;
+mod device;
+mod model;
+mod random;
+mod random_router;
+mod reference;
+mod run;
+mod scenario;
+
+pub use check::check;
+pub use device::DeviceSpec;
+pub use model::{FAKE_VOCAB, fake_result};
+pub use random::Random;
+pub use random_router::RandomRouter;
+pub use reference::reference;
+pub use run::{Coverage, Outcome, SimError, Stream, run};
+pub use scenario::{Action, RouteKind, Scenario, SimRequest, What};

@@ -1,0 +1,9 @@
+//! The model side of the engine: configuration, weights, budget, and whole forward passes.
+
+mod budget;
+mod config;
+mod forward;
+mod rope;
+#[path = "../support/mod.rs"]
+mod support;
+mod weights;

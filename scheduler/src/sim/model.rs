@@ -1,0 +1,19 @@
+//! Fake models: the next token is a hash of the prefix.
+
+use crate::event::{RowResult, Signals};
+use crate::ids::ModelId;
+use crate::router::mix;
+
+/// Tokens the fake models know; few, so that end-of-sequence and stop ids come up often.
+pub const FAKE_VOCAB: u32 = 48;
+
+/// What `model` says after `prefix`: a candidate, and signals spread over their ranges.
+pub fn fake_result(prefix: impl Iterator<Item = u32>, model: ModelId) -> RowResult {
+    let hash = prefix.fold(mix(u64::from(model.0) + 1), |h, token| mix(h ^ u64::from(token)));
+    let unit = |bits: u64| (bits & 0xffff) as f32 / 65_536.0;
+    let (entropy, margin, score) = (unit(hash >> 16), unit(hash >> 32), unit(hash >> 48));
+    let vocab = FAKE_VOCAB as f32;
+    let signals =
+        Signals { entropy: entropy * vocab.ln(), entropy_norm: entropy, margin, score, ..Signals::default() };
+    RowResult { token: (hash % u64::from(FAKE_VOCAB)) as u32, signals, fault: None }
+}

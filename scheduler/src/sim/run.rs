@@ -1,0 +1,272 @@
+//! The event loop: deliver everything that has happened, then decide, as the rank loop does.
+
+use super::device::Device;
+use super::scenario::{Action, Scenario, What};
+use crate::config::SubmitError;
+use crate::core::{Core, Counters};
+use crate::event::{Effect, FinishReason, Usage};
+use crate::ids::{ModelId, Nanos, RequestId};
+use std::fmt;
+
+/// Turns after which a run counts as stuck.
+const MOST_TURNS: usize = 1_000_000;
+
+/// What one request produced.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stream {
+    /// Committed tokens, as they were reported.
+    pub tokens: Vec<u32>,
+    /// Who wrote each.
+    pub writers: Vec<ModelId>,
+    /// How it ended; none while it runs, or when it was refused.
+    pub reason: Option<FinishReason>,
+    /// The account, from the terminal.
+    pub usage: Usage,
+}
+
+/// What happened along the way; a test over many seeds asserts that nothing is missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Requests refused because the queue was full.
+    pub refused: u64,
+    /// Turns in which several models completed together.
+    pub simultaneous: u64,
+    /// Rows cut by a token limit.
+    pub cut_rows: u64,
+    /// Turns that ended with pages deferred.
+    pub deferred: u64,
+    /// Cancels and stops of requests that ran, that were ready, that waited.
+    pub ended_running: u64,
+    /// As above.
+    pub ended_ready: u64,
+    /// As above.
+    pub ended_waiting: u64,
+    /// Cancels and stops that came too early or too late.
+    pub ended_nothing: u64,
+    /// Steps that failed as a whole.
+    pub failed_steps: u64,
+    /// Turns.
+    pub turns: u64,
+}
+
+/// A finished run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// By client, the index in the scenario.
+    pub streams: Vec<Stream>,
+    /// The core's counters at the end.
+    pub counters: Counters,
+    /// Virtual time at the end.
+    pub end: Nanos,
+    /// What happened.
+    pub coverage: Coverage,
+}
+
+/// A run that went wrong, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimError(pub String);
+
+impl fmt::Display for SimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SimError {}
+
+impl SimError {
+    pub(super) fn new<T>(text: impl Into<String>) -> Result<T, Self> {
+        Err(Self(text.into()))
+    }
+}
+
+/// Runs a scenario to its end. [`Core::audit`] runs after every event and panics on a broken invariant; what only
+/// the outside can see (two terminals, a token after the end, a stuck run) is an error.
+pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
+    let core = Core::new(scenario.config.clone(), scenario.routers())
+        .map_err(|e| SimError(format!("the scenario is not possible: {e}")))?;
+    let mut run = Run {
+        devices: scenario
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(i, &spec)| Device::new(ModelId(i as u8), spec, scenario.config.pages, scenario.seed))
+            .collect(),
+        // Streams are by client; the order of arrival may be another.
+        streams: vec![Stream::default(); scenario.requests.len()],
+        ids: vec![None; scenario.requests.len()],
+        coverage: Coverage::default(),
+        core,
+        scenario,
+        next_request: 0,
+        next_action: 0,
+    };
+    let mut now = 0;
+    for _ in 0..MOST_TURNS {
+        run.turn(now)?;
+        match run.next_time() {
+            Some(next) if next >= now => now = next,
+            Some(next) => return SimError::new(format!("time runs backwards from {now} to {next}")),
+            None => return run.finish(now),
+        }
+    }
+    SimError::new(format!("still running after {MOST_TURNS} turns"))
+}
+
+struct Run<'a> {
+    scenario: &'a Scenario,
+    core: Core,
+    devices: Vec<Device>,
+    streams: Vec<Stream>,
+    ids: Vec<Option<RequestId>>,
+    coverage: Coverage,
+    next_request: usize,
+    next_action: usize,
+}
+
+impl Run<'_> {
+    /// One turn at time `now`: completions (the larger models first), arrivals, clients; then decide and launch.
+    fn turn(&mut self, now: Nanos) -> Result<(), SimError> {
+        let due: Vec<usize> =
+            (0..self.devices.len()).rev().filter(|&m| self.devices[m].ends() == Some(now)).collect();
+        for &model in &due {
+            self.complete(now, model)?;
+            self.after_event()?;
+        }
+        while let Some(arrival) = self.scenario.requests.get(self.next_request).filter(|r| r.at <= now) {
+            self.next_request += 1;
+            let client = arrival.request.client as usize;
+            match self.core.submit(now, arrival.request.clone()) {
+                Ok(id) => self.ids[client] = Some(id),
+                Err(SubmitError::QueueFull { .. }) => self.coverage.refused += 1,
+                Err(e) => return SimError::new(format!("client {client} was refused: {e}")),
+            }
+            self.after_event()?;
+        }
+        while let Some(&action) = self.scenario.actions.get(self.next_action).filter(|a| a.at <= now) {
+            self.next_action += 1;
+            self.act(now, action)?;
+            self.after_event()?;
+        }
+        for model in self.core.launch(now).iter() {
+            let Some(batch) = self.core.batch(model) else {
+                return SimError::new(format!("{model} launched without a batch"));
+            };
+            self.coverage.cut_rows += batch.rows.iter().filter(|r| !r.samples).count() as u64;
+            self.devices[model.index()].start(&self.core, batch, now);
+        }
+        self.after_event()?;
+        self.coverage.turns += 1;
+        self.coverage.simultaneous += u64::from(due.len() > 1);
+        self.coverage.deferred += u64::from(self.core.counters().pages.deferred > 0);
+        Ok(())
+    }
+
+    fn complete(&mut self, now: Nanos, model: usize) -> Result<(), SimError> {
+        let id = ModelId(model as u8);
+        match self.devices[model].land() {
+            Some(results) => self
+                .core
+                .complete(now, id, &results)
+                .map_err(|e| SimError(format!("completion refused: {e}"))),
+            None => {
+                self.coverage.failed_steps += 1;
+                self.core.complete_failed(now, id, "the virtual device broke");
+                Ok(())
+            }
+        }
+    }
+
+    fn act(&mut self, now: Nanos, action: Action) -> Result<(), SimError> {
+        let live = self.streams[action.client].reason.is_none();
+        let Some(id) = self.ids[action.client] else {
+            self.coverage.ended_nothing += 1;
+            return Ok(());
+        };
+        let before = self.core.counters();
+        let ended = match action.what {
+            What::Cancel => self.core.cancel(now, id),
+            What::Stop { back } => {
+                let received = self.streams[action.client].tokens.len() as u32;
+                self.core.stop(now, id, received.saturating_sub(back))
+            }
+        };
+        if ended != live {
+            let client = action.client;
+            return SimError::new(format!(
+                "client {client}: {action:?} returned {ended}, but live is {live}"
+            ));
+        }
+        let after = self.core.counters();
+        let running = |c: &Counters| c.running.iter().sum::<usize>();
+        if !ended {
+            self.coverage.ended_nothing += 1;
+        } else if after.waiting < before.waiting {
+            self.coverage.ended_waiting += 1;
+        } else if running(&after) < running(&before) {
+            self.coverage.ended_running += 1;
+        } else {
+            self.coverage.ended_ready += 1;
+        }
+        Ok(())
+    }
+
+    /// Audits the core and books its effects.
+    fn after_event(&mut self) -> Result<(), SimError> {
+        self.core.audit();
+        for effect in self.core.drain_effects() {
+            let (client, name) = match &effect {
+                Effect::Token { client, request, .. } | Effect::Terminal { client, request, .. } => {
+                    (*client as usize, *request)
+                }
+            };
+            if self.ids[client] != Some(name) {
+                return SimError::new(format!("client {client} is not {name}"));
+            }
+            let stream = &mut self.streams[client];
+            if let Some(reason) = &stream.reason {
+                return SimError::new(format!("client {client}: {effect:?} after {reason:?}"));
+            }
+            match effect {
+                Effect::Token { token, model, .. } => {
+                    stream.tokens.push(token);
+                    stream.writers.push(model);
+                }
+                Effect::Terminal { reason, usage, .. } => {
+                    stream.reason = Some(reason);
+                    stream.usage = usage;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_time(&self) -> Option<Nanos> {
+        let completions = self.devices.iter().filter_map(Device::ends);
+        let arrival = self.scenario.requests.get(self.next_request).map(|r| r.at);
+        let action = self.scenario.actions.get(self.next_action).map(|a| a.at);
+        completions.chain(arrival).chain(action).chain(self.core.wake()).min()
+    }
+
+    /// Nothing will ever happen again: then nothing may be left.
+    fn finish(self, end: Nanos) -> Result<Outcome, SimError> {
+        let counters = self.core.counters();
+        let open: Vec<usize> = (0..self.ids.len())
+            .filter(|&c| self.ids[c].is_some() && self.streams[c].reason.is_none())
+            .collect();
+        if !open.is_empty() || !self.core.idle() {
+            return SimError::new(format!("nothing will happen, but clients {open:?} wait: {counters:?}"));
+        }
+        if counters.pages.free != self.scenario.config.pages {
+            return SimError::new(format!("pages are missing at the end: {:?}", counters.pages));
+        }
+        let queued: usize = counters.ready.iter().chain(&counters.running).chain(&counters.pending).sum();
+        if queued + counters.waiting + counters.admitted != 0 {
+            return SimError::new(format!("queues are not empty at the end: {counters:?}"));
+        }
+        if counters.terminals.total() != counters.submitted {
+            return SimError::new(format!("terminals are missing: {counters:?}"));
+        }
+        Ok(Outcome { streams: self.streams, counters, end, coverage: self.coverage })
+    }
+}

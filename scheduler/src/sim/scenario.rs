@@ -1,0 +1,229 @@
+//! Scenarios from seeds: what is served, by what, and what goes wrong when.
+
+use super::device::DeviceSpec;
+use super::model::FAKE_VOCAB;
+use super::random::Random;
+use super::random_router::RandomRouter;
+use crate::config::{CoreConfig, ModelLimits, NewRequest};
+use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
+use crate::policy::Policy;
+use crate::router::{Fixed, RStitch, Router, Single, Threshold};
+
+/// A request and when it arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimRequest {
+    /// Arrival.
+    pub at: Nanos,
+    /// The request; `client` is its index in the scenario.
+    pub request: NewRequest,
+}
+
+/// Something a client does to its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// When. May lie before the arrival or after the end, where it must do nothing.
+    pub at: Nanos,
+    /// Which request.
+    pub client: usize,
+    /// What.
+    pub what: What,
+}
+
+/// What a client can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Go away.
+    Cancel,
+    /// Ask for a stop with this many of the tokens it has received taken back.
+    Stop {
+        /// Tokens taken back (at most all).
+        back: u32,
+    },
+}
+
+/// A route of a scenario, as data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RouteKind {
+    /// [`RandomRouter`].
+    Random {
+        /// Its seed.
+        seed: u64,
+        /// Chance to move.
+        moves: f64,
+        /// Chance to drop when moving.
+        drops: f64,
+    },
+    /// `single` at a model.
+    Single(ModelId),
+    /// `fixed` between models 0 and 1.
+    Fixed(f64),
+    /// `r-stitch` between models 0 and 1.
+    RStitch(Threshold),
+}
+
+/// Everything that determines a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Seeds the devices' jitter and failures.
+    pub seed: u64,
+    /// The core.
+    pub config: CoreConfig,
+    /// One per model.
+    pub devices: Vec<DeviceSpec>,
+    /// The routes.
+    pub routes: Vec<RouteKind>,
+    /// Ordered by arrival.
+    pub requests: Vec<SimRequest>,
+    /// Ordered by time.
+    pub actions: Vec<Action>,
+}
+
+impl Scenario {
+    /// A scenario with everything in it: one to four models, several routes, bursts, tight limits, cancels, stops
+    /// and failures.
+    pub fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let models = random.size(1, 4);
+        let routes = (0..random.size(1, 3)).map(|_| random_route(&mut random, models)).collect::<Vec<_>>();
+        let requests = random_requests(&mut random, routes.len());
+        let longest = longest(&requests);
+        let pages = longest.div_ceil(PAGE_TOKENS) * random.size(1, 6);
+        let config = CoreConfig {
+            models: (0..models)
+                .map(|_| ModelLimits {
+                    max_batch_rows: random.size(1, 8),
+                    max_step_tokens: random.size(1, 48),
+                })
+                .collect(),
+            pages,
+            context_len: longest,
+            max_waiting: random.size(1, 30),
+            max_running: random.size(1, 12),
+            eos_ids: (0..random.range(0, 2) as u32).collect(),
+            guard: 1_000_000,
+            policy: Policy::Eager,
+        };
+        let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
+        let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
+        let actions = random_actions(&mut random, &requests);
+        Self { seed, config, devices, routes, requests, actions }
+    }
+
+    /// The same requests and routes in quiet weather: other latencies, limits and arrival times, room for all,
+    /// no failures, nobody leaves. Every request ends by itself.
+    pub fn undisturbed(&self, seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0xdead_beef);
+        let mut calm = self.clone();
+        calm.seed = seed;
+        calm.actions.clear();
+        calm.devices.iter_mut().for_each(|device| *device = random_device(&mut random, 0.0));
+        for limits in &mut calm.config.models {
+            *limits =
+                ModelLimits { max_batch_rows: random.size(1, 16), max_step_tokens: random.size(1, 200) };
+        }
+        calm.config.max_waiting = calm.requests.len();
+        calm.config.max_running = random.size(1, 20);
+        calm.config.pages += random.size(0, 20);
+        calm.requests.iter_mut().for_each(|r| r.at = 10 * random.range(0, 100));
+        calm.requests.sort_by_key(|r| r.at);
+        calm
+    }
+
+    /// Builds the routers.
+    pub fn routers(&self) -> Vec<Box<dyn Router>> {
+        let models = self.config.models.len();
+        self.routes.iter().map(|kind| kind.build(models)).collect()
+    }
+}
+
+impl RouteKind {
+    /// Builds the router, over the first `models` models.
+    pub fn build(&self, models: usize) -> Box<dyn Router> {
+        match *self {
+            Self::Random { seed, moves, drops } => Box::new(RandomRouter::new(seed, models, moves, drops)),
+            Self::Single(model) => Box::new(Single::new(model)),
+            Self::Fixed(fraction) => Box::new(Fixed::new(ModelId(0), ModelId(1), fraction)),
+            Self::RStitch(threshold) => Box::new(RStitch::new(ModelId(0), ModelId(1), threshold)),
+        }
+    }
+}
+
+fn random_route(random: &mut Random, models: usize) -> RouteKind {
+    let share = |random: &mut Random| random.range(0, 10) as f64 / 10.0;
+    match random.range(0, 5) {
+        0 => RouteKind::Single(ModelId(random.range(0, models as u64 - 1) as u8)),
+        1 if models > 1 => RouteKind::Fixed(share(random)),
+        2 if models > 1 => RouteKind::RStitch(Threshold::Value(share(random) as f32)),
+        _ => RouteKind::Random { seed: random.bits(), moves: share(random), drops: 0.9 * share(random) },
+    }
+}
+
+fn random_requests(random: &mut Random, routes: usize) -> Vec<SimRequest> {
+    let mut at = 0;
+    let count = random.size(1, 24);
+    (0..count)
+        .map(|client| {
+            if random.chance(0.5) {
+                at += 10 * random.range(0, 200);
+            }
+            SimRequest { at, request: random_request(random, routes, client as u64) }
+        })
+        .collect()
+}
+
+fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest {
+    let max_new_tokens = random.range(1, 40) as u32;
+    let token = |random: &mut Random| random.range(0, u64::from(FAKE_VOCAB) - 1) as u32;
+    let prompt_len = if random.chance(0.2) { random.size(20, 60) } else { random.size(1, 20) };
+    let threshold = match random.range(0, 9) {
+        0 => Some(Threshold::Always),
+        1 => Some(Threshold::Never),
+        2 => Some(Threshold::Value(0.5)),
+        _ => None,
+    };
+    NewRequest {
+        client,
+        prompt: (0..prompt_len).map(|_| token(random)).collect(),
+        max_new_tokens,
+        route: RouteId(random.size(0, routes - 1) as u16),
+        threshold,
+        seed: random.bits(),
+        choice: random.range(0, 3) as u32,
+        ignore_eos: random.chance(0.3),
+        stop_ids: (0..random.range(0, 2)).map(|_| token(random)).collect(),
+        min_tokens: if random.chance(0.3) { random.range(0, u64::from(max_new_tokens)) as u32 } else { 0 },
+    }
+}
+
+fn random_device(random: &mut Random, faults: f64) -> DeviceSpec {
+    DeviceSpec {
+        base: 10 * random.range(1, 30),
+        per_row: 10 * random.range(0, 2),
+        per_token: 10 * random.range(0, 1),
+        jitter: 10 * random.range(0, 5),
+        step_failure: faults / 2.0,
+        row_fault: faults,
+    }
+}
+
+fn random_actions(random: &mut Random, requests: &[SimRequest]) -> Vec<Action> {
+    let rate = random.range(0, 6) as f64 / 10.0;
+    let mut actions = Vec::new();
+    for (client, request) in requests.iter().enumerate() {
+        while random.chance(rate) && actions.len() < 4 * requests.len() {
+            let at = request.at.saturating_sub(50) + 10 * random.range(0, 300);
+            let what = match random.range(0, 1) {
+                0 => What::Cancel,
+                _ => What::Stop { back: random.range(0, 4) as u32 },
+            };
+            actions.push(Action { at, client, what });
+        }
+    }
+    actions.sort_by_key(|a| a.at);
+    actions
+}
+
+fn longest(requests: &[SimRequest]) -> usize {
+    let lifetimes = requests.iter().map(|r| r.request.prompt.len() + r.request.max_new_tokens as usize);
+    lifetimes.max().unwrap_or(1)
+}

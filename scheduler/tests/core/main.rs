@@ -1,0 +1,7 @@
+//! The core through its public interface, with scripted results: every test audits after every event.
+
+mod ending;
+mod lifecycle;
+mod rig;
+mod routing;
+mod steps;

@@ -1,0 +1,129 @@
+//! The command line: `demo`, `serve`, `generate`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{Parser, Subcommand};
+use tokenrouter_scheduler::router::Registry;
+
+use crate::config::Config;
+use crate::{demo, generate, serve};
+
+/// Serving system for token-level LLM routing.
+#[derive(Debug, Parser)]
+#[command(name = "tokenrouter", version, long_version = LONG_VERSION.as_str(), about, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+/// The version, and what the build script compiled.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{}\nbuild: {}", env!("CARGO_PKG_VERSION"), tokenrouter_engine::BUILD_REPORT));
+
+#[derive(Debug, Subcommand)]
+enum CliCommand {
+    /// Start the demo pair, answer a built-in prompt, show who wrote each token, and keep serving.
+    Demo(DemoArgs),
+    /// Serve the models of a TOML file.
+    Serve(ServeArgs),
+    /// Answer one prompt on the command line.
+    Generate(GenerateArgs),
+}
+
+/// Flags of `demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Exit after the answer.
+    #[arg(long, conflicts_with = "serve_only")]
+    pub once: bool,
+    /// Serve without answering the built-in prompt.
+    #[arg(long)]
+    pub serve_only: bool,
+    /// Address of the HTTP endpoint; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDR")]
+    pub http: SocketAddr,
+    /// Address of the raw TCP endpoint; port 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:8001", value_name = "ADDR")]
+    pub tcp: SocketAddr,
+    /// Folder of the demo pair.
+    #[arg(long, value_name = "DIR")]
+    pub models: Option<PathBuf>,
+}
+
+/// Flags of `serve`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServeArgs {
+    /// The TOML file that describes models, router, budget and server.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Overrides server.http.
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<SocketAddr>,
+    /// Overrides server.tcp.
+    #[arg(long, value_name = "ADDR")]
+    pub tcp: Option<SocketAddr>,
+}
+
+/// Flags of `generate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GenerateArgs {
+    /// The prompt.
+    pub prompt: String,
+    /// The TOML file that describes the models; without it, the demo pair.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Put the prompt into the chat template as a user message.
+    #[arg(long)]
+    pub chat: bool,
+    /// Which route or model answers; the default is the routed pair.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Most tokens of the answer.
+    #[arg(long, default_value_t = 256)]
+    pub max_tokens: u32,
+    /// 0 is greedy.
+    #[arg(long, default_value_t = 0.0)]
+    pub temperature: f32,
+    /// Seed of every draw.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Overrides the router's threshold: a number, `always` or `never`.
+    #[arg(long)]
+    pub threshold: Option<String>,
+}
+
+/// Runs the command line with the routers of `registry`. A binary with its own router registers it and calls this.
+pub fn run(registry: &Registry) -> ExitCode {
+    let cli = Cli::parse();
+    init_logging();
+    let outcome = match cli.command {
+        CliCommand::Demo(args) => demo::run(&args, registry),
+        CliCommand::Serve(args) => serve_file(&args, registry),
+        CliCommand::Generate(args) => generate::run(&args, registry),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("tokenrouter: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_file(args: &ServeArgs, registry: &Registry) -> Result<(), String> {
+    let mut config = Config::load(&args.config).map_err(|e| e.to_string())?;
+    config.server.http = args.http.unwrap_or(config.server.http);
+    config.server.tcp = args.tcp.or(config.server.tcp);
+    serve::Started::new(&config, registry)?.announce().run()
+}
+
+/// Logs go to stderr; `TOKENROUTER_LOG` sets the level as tracing filters do (default `info`).
+fn init_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOKENROUTER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second initialisation (a program that embeds the server) keeps the first.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}

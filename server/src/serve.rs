@@ -1,0 +1,89 @@
+//! `tokenrouter serve`: a deployment with sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokenrouter_scheduler::router::Registry;
+
+use crate::config::{Config, ServerSection};
+use crate::deploy;
+use crate::frontend::ApiFrontend;
+use crate::net::{App, NetConfig, Server, ServerControl};
+
+/// Bound sockets and a running engine.
+pub struct Started {
+    server: Server,
+    app: App,
+    plan: String,
+    name: String,
+}
+
+impl Started {
+    /// Binds the sockets, then loads the models: a port in use is found before the weights are.
+    ///
+    /// # Errors
+    /// One line that names what is wrong.
+    pub fn new(config: &Config, registry: &Registry) -> Result<Self, String> {
+        let server = Server::bind(net_config(&config.server)).map_err(|e| e.to_string())?;
+        let deployment = deploy::start(config, registry, Box::new(server.waker()))?;
+        let plan = deployment.engine.info.plan_table.clone();
+        let name = config.server.served_model_name.clone();
+        let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
+        let app = App {
+            engine: deployment.engine,
+            frontend: Arc::new(frontend),
+            routes: deployment.context.routes.clone(),
+        };
+        Ok(Started { server, app, plan, name })
+    }
+
+    /// Prints the memory plan and the addresses to stderr.
+    pub fn announce(self) -> Self {
+        eprintln!("{}", self.plan.trim_end());
+        if let Some(at) = self.http_addr() {
+            eprintln!("serving \"{}\" on http://{at}", self.name);
+        }
+        if let Some(at) = self.tcp_addr() {
+            eprintln!("raw TCP (one JSON request per line) on {at}");
+        }
+        self
+    }
+
+    /// The HTTP address, with the real port.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.server.http_addr()
+    }
+
+    /// The raw TCP address, with the real port.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.server.tcp_addr()
+    }
+
+    /// A handle that stops the server from another thread.
+    pub fn control(&self) -> ServerControl {
+        self.server.control()
+    }
+
+    /// Serves until a signal or `ServerControl` ends it.
+    ///
+    /// # Errors
+    /// When the event loop fails.
+    pub fn run(self) -> Result<(), String> {
+        self.server.run(self.app).map_err(|e| e.to_string())?;
+        Ok(())
+    }
+}
+
+fn net_config(section: &ServerSection) -> NetConfig {
+    let mut config = NetConfig {
+        http: Some(section.http),
+        tcp: section.tcp,
+        max_connections: section.max_connections,
+        tokenizer_threads: section.tokenizer_threads,
+        ..NetConfig::default()
+    };
+    config.limits.body = section.max_body_bytes;
+    config.timeouts.shutdown = Duration::from_secs(section.shutdown_timeout_s);
+    config
+}

@@ -1,0 +1,108 @@
+//! The demo pair in this process: an engine without sockets.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tokenrouter_engine::{
+    ClientEvent, Command, DType, EngineConfig, EngineHandle, EngineModel, EngineRequest, RouteConfig,
+    SamplingParams,
+};
+use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::{FinishReason, RouteId, Usage};
+
+use super::root;
+
+/// The demo pair with the given routes.
+pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
+    let model = |name: &str, dir: &str| EngineModel {
+        name: name.into(),
+        dir: root().join("models/demo").join(dir),
+        threads: 1,
+        max_batch_rows: 32,
+        max_step_tokens: 256,
+    };
+    EngineConfig {
+        models: vec![model("small", "slm"), model("large", "llm")],
+        routes,
+        budget_bytes: 64 << 20,
+        kv_dtype: DType::F16,
+        context_len: 0,
+        max_running: 64,
+        max_waiting: 256,
+        real_vocab: 455,
+        eos_ids: Vec::new(),
+    }
+}
+
+/// A route with one parameter.
+pub fn route(name: &str, router: &str, key: &str, value: ParamValue) -> RouteConfig {
+    RouteConfig { name: name.into(), router: router.into(), params: BTreeMap::from([(key.into(), value)]) }
+}
+
+/// Starts it.
+pub fn start(config: &EngineConfig, registry: &Registry) -> EngineHandle {
+    tokenrouter_engine::start(config, registry, Box::new(|| ())).expect("the demo pair starts")
+}
+
+/// A greedy request.
+pub fn request(client: u64, prompt: &[u32], route: u16, max_new_tokens: u32) -> EngineRequest {
+    EngineRequest {
+        client,
+        prompt: prompt.to_vec(),
+        max_new_tokens,
+        route: RouteId(route),
+        threshold: None,
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        seed: 0,
+        choice: 0,
+        ignore_eos: false,
+        stop_ids: Vec::new(),
+        min_tokens: 0,
+    }
+}
+
+/// One finished answer.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Token ids, the end included.
+    pub tokens: Vec<u32>,
+    /// The writer of each.
+    pub writers: Vec<u8>,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Its account.
+    pub usage: Usage,
+}
+
+/// Submits all requests at once and waits for every answer.
+pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u64, Outcome> {
+    let count = requests.len();
+    for request in requests {
+        engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
+    }
+    let mut written: HashMap<u64, (Vec<u32>, Vec<u8>)> = HashMap::new();
+    let mut done = HashMap::new();
+    while done.len() < count {
+        let report = engine.wait_report().expect("the engine runs");
+        for event in report.events {
+            match event {
+                ClientEvent::Token { client, token, model } => {
+                    let (tokens, writers) = written.entry(client).or_default();
+                    tokens.push(token);
+                    writers.push(model);
+                }
+                ClientEvent::Finished { client, reason, usage } => {
+                    let (tokens, writers) = written.remove(&client).unwrap_or_default();
+                    done.insert(client, Outcome { tokens, writers, reason, usage });
+                }
+                ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
+            }
+        }
+    }
+    done
+}
+
+/// Ends the engine.
+pub fn stop(engine: &EngineHandle) {
+    let _ = engine.send(Command::Shutdown);
+    while engine.wait_report().is_some() {}
+}

@@ -1,0 +1,55 @@
+//! What the end-to-end tests share: the real binary on free loopback ports, and a plain HTTP client.
+//! Each test binary uses a part of it.
+#![allow(dead_code, unreachable_pub, reason = "every test binary compiles this module and uses a part of it")]
+
+pub mod engine;
+pub mod http;
+pub mod process;
+pub mod reference;
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// One problem of the demo language.
+pub struct Problem {
+    /// The question.
+    pub prompt: String,
+    /// The exact answer.
+    pub answer: String,
+}
+
+/// The first `count` problems of the demo pair's evaluation set.
+pub fn problems(count: usize) -> Vec<Problem> {
+    let path = root().join("models/demo/eval.jsonl");
+    let text = std::fs::read_to_string(path).expect("the evaluation set is in the repository");
+    let problem = |line: &str| {
+        let value: Value = serde_json::from_str(line).expect("a JSON line");
+        Problem {
+            prompt: value["prompt"].as_str().expect("prompt").to_owned(),
+            answer: value["answer"].as_str().expect("answer").to_owned(),
+        }
+    };
+    text.lines().take(count).map(problem).collect()
+}
+
+/// The text that the demo's chat template makes of one user message.
+pub fn rendered(prompt: &str) -> String {
+    format!("<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n<think>\n")
+}
+
+/// Whether an answer of the demo language ends in the right number.
+pub fn is_right(text: &str, answer: &str) -> bool {
+    text.contains(&format!("The answer is {answer}."))
+}
+
+/// A test that cannot run says so in one line; where `TOKENROUTER_NO_SKIP` is set (CI), that is a failure.
+pub fn skip(what: &str) {
+    assert!(std::env::var_os("TOKENROUTER_NO_SKIP").is_none(), "skipped, and a skip is a failure here: {what}");
+    eprintln!("skipped: {what}");
+}
