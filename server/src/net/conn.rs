@@ -6,7 +6,7 @@ use super::config::{NetConfig, Timeouts};
 use super::http::HttpFault;
 use super::http::head::{Head, Method};
 use super::http::parse::{HttpRequest, Progress, RequestParser};
-use super::http::write::{self, AnswerShape, Response};
+use super::http::write::{self, AnswerShape, Headers, Response};
 use super::outbox::Outbox;
 
 /// Unparsed bytes a client may send ahead of the answer it waits for.
@@ -190,7 +190,7 @@ impl HttpConn {
     }
 
     /// Writes stream events; the first ones bring the head of the answer along.
-    pub fn stream(&mut self, now: Instant, events: &[u8], end: bool) {
+    pub fn stream(&mut self, now: Instant, headers: &Headers, events: &[u8], end: bool) {
         let first = self.phase == Phase::Busy;
         if first {
             self.phase = Phase::Streaming;
@@ -200,7 +200,7 @@ impl HttpConn {
         let shape = &self.shape;
         self.out.append(now, |out| {
             if first {
-                write::stream_head(out, shape);
+                write::stream_head(out, headers, shape);
             }
             write::stream_events(out, events, shape.http11);
             if end {
@@ -251,6 +251,11 @@ impl HttpConn {
                 Phase::Head | Phase::Body | Phase::Closing { .. } => true,
                 Phase::Waiting | Phase::Busy | Phase::Streaming => self.parser.unparsed() < PIPELINE_BYTES,
             }
+    }
+
+    /// True while an answer is under way, so that an error can no longer have a status.
+    pub fn is_streaming(&self) -> bool {
+        self.phase == Phase::Streaming
     }
 
     /// True while an answer is owed or under way.
@@ -317,7 +322,7 @@ impl HttpConn {
                 false
             }
             Phase::Streaming => {
-                self.stream(now, b": ping\n\n", false);
+                self.stream(now, &Headers::new(), b": ping\n\n", false);
                 false
             }
             Phase::Waiting | Phase::Busy | Phase::Closing { .. } => true,

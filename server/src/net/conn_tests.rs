@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use super::config::NetConfig;
 use super::conn::{HttpConn, Next};
 use super::http::head::{Head, Method};
-use super::http::write::Response;
+use super::http::write::{Headers, Response};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -111,7 +111,7 @@ fn a_stuck_client_is_cut() {
     let mut conn = conn(start);
     conn.on_bytes(start, GET);
     assert!(conn.next_request(start, open).is_some());
-    conn.stream(start, b"data: 1\n\n", false);
+    conn.stream(start, &Headers::new(), b"data: 1\n\n", false);
     assert!(!conn.on_deadline(start + times.ping), "bytes wait: no ping on top");
     assert!(conn.on_deadline(start + times.write));
 }
@@ -123,7 +123,7 @@ fn streams_are_chunked_and_pinged() {
     let mut conn = conn(start);
     conn.on_bytes(start, GET);
     assert!(conn.next_request(start, open).is_some());
-    conn.stream(start, b"data: 1\n\n", false);
+    conn.stream(start, &Headers::new(), b"data: 1\n\n", false);
     let first = take(&mut conn, start);
     assert!(
         first.contains("text/event-stream") && first.ends_with("\r\n\r\n9\r\ndata: 1\n\n\r\n"),
@@ -132,7 +132,7 @@ fn streams_are_chunked_and_pinged() {
     assert_eq!(conn.deadline(), Some(start + times.ping));
     assert!(!conn.on_deadline(start + times.ping));
     assert_eq!(take(&mut conn, start), "8\r\n: ping\n\n\r\n");
-    conn.stream(start, b"data: [DONE]\n\n", true);
+    conn.stream(start, &Headers::new(), b"data: [DONE]\n\n", true);
     assert!(take(&mut conn, start).ends_with("0\r\n\r\n"));
     conn.on_bytes(start, GET);
     assert!(conn.next_request(start, open).is_some());
@@ -144,7 +144,7 @@ fn http10_streams_end_with_the_connection() {
     let mut conn = conn(now);
     conn.on_bytes(now, b"GET /ok HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     assert!(conn.next_request(now, open).is_some());
-    conn.stream(now, b"data: 1\n\n", true);
+    conn.stream(now, &Headers::new(), b"data: 1\n\n", true);
     let answer = take(&mut conn, now);
     assert!(answer.starts_with("HTTP/1.0 200 OK") && answer.contains("Connection: close"));
     assert!(answer.ends_with("\r\n\r\ndata: 1\n\n") && !answer.contains("chunked"));

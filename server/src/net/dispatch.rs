@@ -6,25 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use serde_json::Value;
 use tokenrouter_engine::handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineState, EngineStatus, Report, SendError,
 };
 
 use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
-use super::frontend::{Prepared, Refusal};
-use super::http::write::Response;
-use super::tokenize::{Done, Job, Source, Workers};
+use super::frontend::{ApiCall, Prepared, Refusal};
+use super::http::write::{Headers, Response};
+use super::tokenize::{Done, Job, Workers};
 
 /// Where answers go. Connections that no longer exist swallow what is written to them.
 pub(crate) trait Outlets {
     /// Whether stream events of this connection should wait.
     fn is_full(&self, conn: u64) -> bool;
-    /// A whole answer, which ends the exchange.
+    /// Whether the next stream event brings the head of an HTTP answer along.
+    fn wants_headers(&self, conn: u64) -> bool;
+    /// A whole HTTP answer, which ends the exchange.
     fn respond(&mut self, conn: u64, exchange: u64, response: &Response);
-    /// Stream events; `end` ends the exchange.
-    fn stream(&mut self, conn: u64, exchange: u64, events: &[u8], end: bool);
+    /// An error, which ends the exchange: with its status, or as the last event.
+    fn refuse(&mut self, conn: u64, exchange: u64, refusal: &Refusal);
+    /// Stream events, and the headers if they are wanted; `end` ends the exchange.
+    fn stream(&mut self, conn: u64, exchange: u64, headers: &Headers, events: &[u8], end: bool);
     /// The id of a line became known. False when it is in use on its connection.
-    fn set_line_id(&mut self, conn: u64, exchange: u64, id: String) -> bool;
+    fn set_line_id(&mut self, conn: u64, exchange: u64, id: Value) -> bool;
 }
 
 /// Requests in progress.
@@ -115,7 +120,7 @@ impl Dispatcher {
         &mut self,
         conn: u64,
         request_id: String,
-        source: Source,
+        call: ApiCall,
         body: Vec<u8>,
     ) -> Result<u64, Refusal> {
         self.check_open()?;
@@ -123,7 +128,7 @@ impl Dispatcher {
         let cancelled = Arc::new(AtomicBool::new(false));
         let unique = format!("{:016x}{exchange:08x}", self.nonce);
         let body_len = body.len();
-        if !self.workers.try_submit(Job { exchange, source, body, unique, cancelled: cancelled.clone() }) {
+        if !self.workers.try_submit(Job { exchange, call, body, unique, cancelled: cancelled.clone() }) {
             return Err(exchange::queue_full());
         }
         self.next_exchange += 1;
@@ -298,8 +303,8 @@ impl Dispatcher {
         let outcome = run.apply(choice, event, &mut bytes);
         let done = matches!(outcome, Outcome::Done);
         if run.stream && (done || !bytes.is_empty()) {
-            run.begun = true;
-            out.stream(exchange.conn, id, &bytes, done);
+            let headers = if out.wants_headers(exchange.conn) { run.headers() } else { Headers::new() };
+            out.stream(exchange.conn, id, &headers, &bytes, done);
         }
         match outcome {
             Outcome::More => {}
@@ -307,8 +312,9 @@ impl Dispatcher {
             Outcome::Failed(refusal) => self.fail(id, &refusal, out),
             Outcome::Done => {
                 if !run.stream {
-                    let body = run.final_body();
-                    out.respond(exchange.conn, id, &Response::json(200, body));
+                    let mut response = Response::json(200, run.final_body());
+                    response.headers = run.headers();
+                    out.respond(exchange.conn, id, &response);
                 }
                 self.finished += 1;
                 self.remove(id, "finished");
@@ -318,11 +324,7 @@ impl Dispatcher {
 
     fn fail(&mut self, id: u64, refusal: &Refusal, out: &mut dyn Outlets) {
         let Some(exchange) = self.exchanges.get(&id) else { return };
-        if exchange.has_begun() {
-            out.stream(exchange.conn, id, &refusal.events(), true);
-        } else {
-            out.respond(exchange.conn, id, &refusal.response());
-        }
+        out.refuse(exchange.conn, id, refusal);
         self.failed += 1;
         self.remove(id, "failed");
     }

@@ -81,7 +81,7 @@ impl EventLoop {
             Workers::start(config.tokenizer_threads, config.tokenizer_queue, &app.frontend, &wake_up)?;
         let signals = config.handle_signals.then(|| Signals::new([SIGTERM, SIGINT])).transpose()?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let info = Info::new(&app.models, &app.engine.info, created, config.timeouts.stall);
+        let info = Info::new(app.routes, &app.engine.info, created, config.timeouts.stall);
         // A fresh random state per process; its hash is as good as a random number.
         let nonce = RandomState::new().hash_one(created);
         let mut this = Self {
@@ -255,7 +255,7 @@ impl EventLoop {
         };
         let mut peer = Peer::new(stream, protocol);
         if self.peers.len() >= config.max_connections {
-            peer.refuse(now, &exchange::too_many_connections().response());
+            peer.refuse(now, &exchange::too_many_connections());
         }
         if !matches!(self.stage, Stage::Serving) {
             peer.finish_soon();
@@ -323,7 +323,7 @@ impl EventLoop {
             return;
         }
         if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.held() > SMALL_REQUEST) {
-            peer.refuse(now, &exchange::overloaded().response());
+            peer.refuse(now, &exchange::overloaded());
             self.peers.rearm(id);
             self.peers.queue(id);
         }

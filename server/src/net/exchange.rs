@@ -41,11 +41,6 @@ impl Exchange {
             Phase::Running(run) => run.live().collect(),
         }
     }
-
-    /// True when part of a stream has been written, so that an error can no longer have a status.
-    pub(crate) fn has_begun(&self) -> bool {
-        matches!(&self.phase, Phase::Running(run) if run.begun)
-    }
 }
 
 /// One choice of an answer.
@@ -82,10 +77,8 @@ pub(crate) enum Outcome {
 /// The answer while the engine works on it.
 pub(crate) struct Run {
     answer: Box<dyn AnswerWriter>,
-    /// Server-sent events wanted.
+    /// Written piece by piece.
     pub(crate) stream: bool,
-    /// Events have been written.
-    pub(crate) begun: bool,
     choices: Vec<Choice>,
     /// Events that wait for room in the outbox; bounded by the tokens asked for.
     held: VecDeque<(usize, ChoiceEvent)>,
@@ -98,7 +91,7 @@ impl Run {
     pub(crate) fn new(answer: Box<dyn AnswerWriter>, stream: bool, first: ClientId, choices: usize) -> Self {
         let choices = (first..).take(choices).map(|client| Choice { client, stopped: false, over: false });
         let (choices, held) = (choices.collect(), VecDeque::new());
-        Self { answer, stream, begun: false, choices, held, tokens: 0 }
+        Self { answer, stream, choices, held, tokens: 0 }
     }
 
     /// Notes that a choice has ended in the engine, even if its events still wait.
@@ -155,6 +148,11 @@ impl Run {
                 if self.answer.is_done() { Outcome::Done } else { Outcome::More }
             }
         }
+    }
+
+    /// Headers of an HTTP answer.
+    pub(crate) fn headers(&self) -> Vec<(&'static str, String)> {
+        self.answer.headers()
     }
 
     /// The body of an answer that is not streamed.

@@ -7,13 +7,15 @@ use tokenrouter_scheduler::{FinishReason, Usage};
 
 use super::http::write::Response;
 
-/// Which endpoint a body was sent to.
+/// Where a body came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApiCall {
     /// `/v1/completions`.
     Completion,
     /// `/v1/chat/completions`.
     Chat,
+    /// A line of the raw TCP port, which says itself what it is.
+    Line,
 }
 
 /// Parses, applies the chat template and tokenizes. Runs on tokenizer threads; may take long.
@@ -30,7 +32,8 @@ pub trait Frontend: Send + Sync {
 pub struct Prepared {
     /// One per choice, in the order of the choices; the field `client` is filled in later.
     pub choices: Vec<EngineRequest>,
-    /// The client wants server-sent events.
+    /// The answer is written piece by piece: server-sent events on HTTP, always on the raw port. Otherwise there
+    /// is one body at the end.
     pub stream: bool,
     /// Writes the answer.
     pub answer: Box<dyn AnswerWriter>,
@@ -38,7 +41,7 @@ pub struct Prepared {
 
 /// The state of one answer.
 pub trait AnswerWriter: Send {
-    /// A committed token of a choice. Server-sent events go to `out` when streaming. `Some(n)`: a stop string
+    /// A committed token of a choice. When streaming, whole server-sent events or lines go to `out`. `Some(n)`: a stop string
     /// matched, the first `n` tokens of this choice count; no further token of it is delivered.
     fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<u32>;
 
@@ -50,6 +53,12 @@ pub trait AnswerWriter: Send {
 
     /// The body of an answer without streaming. Asked once, when done.
     fn final_body(&mut self) -> Vec<u8>;
+
+    /// Headers of the HTTP answer, beside those that every answer has. Asked before the first byte is written:
+    /// for a stream at its first event, else when done.
+    fn headers(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// A refused or failed request: a status and an OpenAI error object.
@@ -73,8 +82,15 @@ impl Refusal {
         if matches!(self.status, 429 | 503) { response.with("Retry-After", "1") } else { response }
     }
 
-    /// As the end of a stream that has begun.
+    /// As the end of an event stream that has begun.
     pub fn events(&self) -> Vec<u8> {
         [b"data: ", self.body.as_slice(), b"\n\ndata: [DONE]\n\n"].concat()
+    }
+
+    /// As the last event of a request on the raw port, with its line feed.
+    pub fn line(&self, id: &serde_json::Value) -> Vec<u8> {
+        // The body is an object with the one member `error`; the event is the same object with two more.
+        let members = self.body.strip_prefix(b"{").unwrap_or(b"}");
+        [format!("{{\"id\":{id},\"event\":\"error\",").as_bytes(), members, b"\n"].concat()
     }
 }

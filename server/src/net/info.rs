@@ -7,11 +7,14 @@ use tokenrouter_engine::handle::{EngineInfo, EngineState, EngineStatus};
 use tokenrouter_scheduler::MAX_MODELS;
 
 use super::http::write::Response;
+use crate::api::{ServedRoute, model_json, models_json};
 
-/// Prepared answers and the memory of the stall check.
+/// What is served, and the memory of the stall check.
 pub(crate) struct Info {
-    list: Vec<u8>,
-    models: Vec<(String, Vec<u8>)>,
+    routes: Vec<ServedRoute>,
+    /// Start of the process in Unix seconds.
+    created: u64,
+    context_len: usize,
     names: Vec<String>,
     stall: Duration,
     /// Per model: start of the step in flight, and when it was first seen here.
@@ -19,33 +22,23 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// `served` are the names in `/v1/models`; `created` is the start of the process in Unix seconds.
-    pub(crate) fn new(served: &[String], engine: &EngineInfo, created: u64, stall: Duration) -> Self {
-        let object = |name: &String| {
-            serde_json::json!({
-                "id": name, "object": "model", "created": created, "owned_by": "tokenrouter",
-                "root": name, "parent": null, "max_model_len": engine.context_len, "permission": [],
-            })
-        };
-        let objects: Vec<_> = served.iter().map(object).collect();
-        let models =
-            served.iter().zip(&objects).map(|(name, json)| (name.clone(), json.to_string().into_bytes()));
-        let models = models.collect();
-        let list = serde_json::json!({"object": "list", "data": objects}).to_string().into_bytes();
+    /// `routes` are what `/v1/models` lists.
+    pub(crate) fn new(routes: Vec<ServedRoute>, engine: &EngineInfo, created: u64, stall: Duration) -> Self {
         let names = engine.models.iter().map(|model| model.name.clone()).collect();
-        Self { list, models, names, stall, seen: [(0, Instant::now()); MAX_MODELS] }
+        let seen = [(0, Instant::now()); MAX_MODELS];
+        Self { routes, created, context_len: engine.context_len, names, stall, seen }
     }
 
     /// `/v1/models`.
     pub(crate) fn list(&self) -> Response {
-        Response::json(200, self.list.clone())
+        Response::json(200, models_json(&self.routes, self.created, self.context_len))
     }
 
     /// `/v1/models/{id}`.
     pub(crate) fn model(&self, name: &str) -> Response {
-        match self.models.iter().find(|(served, _)| served == name) {
-            Some((_, body)) => Response::json(200, body.clone()),
-            None => Response::error(404, Some("model_not_found"), "there is no such model; see /v1/models"),
+        match model_json(&self.routes, name, self.created, self.context_len) {
+            Ok(body) => Response::json(200, body),
+            Err(error) => Response::json(error.status, error.to_json()),
         }
     }
 

@@ -1,82 +1,52 @@
 //! The raw TCP port without its socket: one JSON request per line in, one JSON event per line out.
 //!
-//! Requests of a connection run at the same time and are told apart by the client's `id` (a number or a
-//! string; without one, the number of the line). Every request gets its events and then exactly one
-//! `{"id":..,"event":"done"}`:
-//!
-//! | event | meaning |
-//! | --- | --- |
-//! | `chunk` | a piece of a streamed answer; `data` is the object that HTTP sends as one server-sent event |
-//! | `answer` | a whole answer; `data` is the body that HTTP sends |
-//! | `error` | `status` and the OpenAI error object in `data` |
-//! | `done` | nothing follows for this id |
-//! | `pong` | the answer to `{"op":"ping"}` |
-//!
-//! `{"op":"cancel","id":..}` ends a request. Events about a line whose id could not be read have `"id":null`
-//! and `"line":n`. A half-closed connection gets the answers that run, then it is closed.
+//! What a request and its events look like is said in `api/line.rs`. Requests of a connection run at the same
+//! time and are told apart by the client's `id`. Besides requests there are two operations on lines of at most
+//! 16 KiB: `{"op":"cancel","id":..}` ends a request with an `error` event, and `{"op":"ping","id":..}` is
+//! answered by `{"id":..,"event":"pong"}`. A half-closed connection gets the answers that run, then it is closed.
 
 use std::time::Instant;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::config::{NetConfig, Timeouts};
 use super::conn::Next;
-use super::http::write::{Response, split_events};
+use super::frontend::Refusal;
 use super::outbox::Outbox;
+
+/// Lines up to this length are probed on the network thread, longer ones by the tokenizer threads.
+pub const SHORT_LINE: usize = 16 << 10;
+
+/// Longest id, in bytes: it is repeated in every event.
+const MAX_ID: usize = 128;
 
 /// The part of a line that says what it is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Probe {
-    /// `id` as JSON text.
-    pub id: Option<String>,
+    /// `id`: a string, an integer, or null.
+    pub id: Value,
     /// `op`: absent for a request.
     pub op: Option<String>,
-    /// It has `messages`: a chat request.
-    pub chat: bool,
 }
 
-/// Reads id, operation and kind of a line. Costs a pass over it.
+/// Reads id and operation of a line. Costs a pass over it. A line that is no JSON object has neither.
 ///
 /// # Errors
-/// A fixed text when the line is not a JSON object with a usable id.
+/// A fixed text when the id is too long.
 pub fn probe(line: &[u8]) -> Result<Probe, &'static str> {
     #[derive(Deserialize)]
     struct Fields {
-        id: Option<serde_json::Value>,
+        id: Option<Value>,
         op: Option<String>,
-        messages: Option<serde::de::IgnoredAny>,
     }
-    let text = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8")?;
-    if !text.trim_ascii_start().starts_with('{') {
-        return Err("a line must be one JSON object");
-    }
-    let fields: Fields = serde_json::from_str(text).map_err(|_| "the line is not a valid JSON object")?;
-    let id = match fields.id {
-        None => None,
-        Some(id @ serde_json::Value::Number(_)) => Some(id.to_string()),
-        Some(serde_json::Value::String(id)) if id.len() <= 128 => {
-            Some(serde_json::Value::String(id).to_string())
-        }
-        Some(_) => return Err("id must be a number or a string of at most 128 bytes"),
-    };
-    Ok(Probe { id, op: fields.op, chat: fields.messages.is_some() })
-}
-
-/// How a request of this connection is called in events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LineName {
-    /// Number of the line, from 1.
-    pub line: u64,
-    /// The id as JSON text, once known.
-    pub id: Option<String>,
-}
-
-impl LineName {
-    fn fields(&self) -> String {
-        match &self.id {
-            Some(id) => format!("\"id\":{id}"),
-            None => format!("\"id\":null,\"line\":{}", self.line),
-        }
+    let Ok(fields) = serde_json::from_slice::<Fields>(line) else { return Ok(Probe::default()) };
+    let id = fields.id.unwrap_or_default();
+    match &id {
+        Value::String(text) if text.len() > MAX_ID => Err("id must have at most 128 bytes"),
+        Value::String(_) => Ok(Probe { id, op: fields.op }),
+        _ if id.is_i64() || id.is_u64() => Ok(Probe { id, op: fields.op }),
+        _ => Ok(Probe { id: Value::Null, op: fields.op }),
     }
 }
 
@@ -90,7 +60,7 @@ pub struct LineConn {
     out: Outbox,
     times: Timeouts,
     since: Instant,
-    running: Vec<(u64, LineName)>,
+    running: Vec<(u64, Value)>,
     last: bool,
     ended: bool,
     closing: bool,
@@ -129,32 +99,37 @@ impl LineConn {
         self.ended = true;
     }
 
-    /// The next line, without its end, and its number. Lines that cannot be requests are answered here.
-    pub fn next_line(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+    /// The next line, without its end. Lines that cannot be requests are answered here.
+    pub fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         while !self.closing && !self.out.is_full() {
             let line = self.take_line(now)?;
             self.lines += 1;
-            let name = LineName { line: self.lines, id: None };
             if is_http(&line) {
                 let text = "this port speaks one JSON object per line, not HTTP; use the HTTP port";
-                self.refuse(now, &name, &Response::error(400, None, text));
+                self.refuse(now, &Refusal::new(400, None, text));
             } else if !line.is_empty() {
-                return Some((self.lines, line));
+                return Some(line);
             }
         }
         None
     }
 
+    /// How many lines have arrived.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
     fn take_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         // A TLS handshake has no line end to wait for.
         if self.lines == 0 && self.buf.first() == Some(&0x16) {
-            self.fail(now, 400, "this port speaks one JSON object per line, without TLS");
+            let text = "this port speaks one JSON object per line, without TLS";
+            self.refuse(now, &Refusal::new(400, None, text));
             return None;
         }
         let end = self.buf[self.scanned..].iter().position(|byte| *byte == b'\n').map(|at| self.scanned + at);
         let length = end.unwrap_or(self.buf.len());
         if length > self.max_line {
-            self.fail(now, 413, "the line is too long");
+            self.refuse(now, &Refusal::new(413, Some("request_too_large"), "the line is too long"));
             return None;
         }
         self.scanned = self.buf.len();
@@ -171,42 +146,32 @@ impl LineConn {
         Some(line)
     }
 
-    /// Answers bytes that are no line, and closes.
-    pub fn fail(&mut self, now: Instant, status: u16, message: &str) {
-        let name = LineName { line: self.lines + 1, id: None };
-        self.refuse(now, &name, &Response::error(status, None, message));
-    }
-
-    /// Answers without a request, and closes.
-    pub fn refuse(&mut self, now: Instant, name: &LineName, response: &Response) {
-        self.answer(now, name, response);
+    /// Answers what is no request, and closes.
+    pub fn refuse(&mut self, now: Instant, refusal: &Refusal) {
+        self.answer(now, &Value::Null, refusal);
         self.closing = true;
         self.buf = Vec::new();
         self.scanned = 0;
     }
 
-    /// A request of this connection was taken under the number `exchange`. False when its id is in use.
-    pub fn begin(&mut self, exchange: u64, name: LineName) -> bool {
-        let free = name.id.is_none() || self.running.iter().all(|(_, running)| running.id != name.id);
-        if free {
-            self.running.push((exchange, name));
-        }
-        free
+    /// A request of this connection was taken under the number `exchange`.
+    pub fn begin(&mut self, exchange: u64, id: Value) {
+        self.running.push((exchange, id));
     }
 
     /// The id of a running request became known. False when it is in use; then the request stays without.
-    pub fn set_id(&mut self, exchange: u64, id: String) -> bool {
-        let id = Some(id);
-        let free = self.running.iter().all(|(other, name)| *other == exchange || name.id != id);
+    pub fn set_id(&mut self, exchange: u64, id: Value) -> bool {
+        let free = self.find(&id).is_none();
         if let Some((_, name)) = self.running.iter_mut().find(|(other, _)| free && *other == exchange) {
-            name.id = id;
+            *name = id;
         }
         free
     }
 
-    /// The running request with this id.
-    pub fn find(&self, id: &str) -> Option<u64> {
-        self.running.iter().find(|(_, name)| name.id.as_deref() == Some(id)).map(|(exchange, _)| *exchange)
+    /// The running request with this id; null names none.
+    pub fn find(&self, id: &Value) -> Option<u64> {
+        let mut running = self.running.iter();
+        running.find(|(_, name)| name == id && !id.is_null()).map(|(exchange, _)| *exchange)
     }
 
     /// The requests that run.
@@ -214,51 +179,36 @@ impl LineConn {
         self.running.iter().map(|(exchange, _)| *exchange)
     }
 
-    /// Ends a running request with a whole answer.
-    pub fn respond(&mut self, now: Instant, exchange: u64, response: &Response) {
+    /// Ends a running request with an error.
+    pub fn fail(&mut self, now: Instant, exchange: u64, refusal: &Refusal) {
         if let Some(at) = self.running.iter().position(|(running, _)| *running == exchange) {
-            let (_, name) = self.running.swap_remove(at);
-            self.answer(now, &name, response);
+            let (_, id) = self.running.swap_remove(at);
+            self.answer(now, &id, refusal);
         }
     }
 
-    /// Writes stream events of a running request; `end` ends it.
+    /// Writes events of a running request, each with its line feed; `end` ends it.
     pub fn stream(&mut self, now: Instant, exchange: u64, events: &[u8], end: bool) {
         let Some(at) = self.running.iter().position(|(running, _)| *running == exchange) else { return };
-        let fields = self.running[at].1.fields();
-        self.out.append(now, |out| {
-            for event in split_events(events) {
-                write_event(out, &fields, event);
-            }
-            if end {
-                write_done(out, &fields);
-            }
-        });
         if end {
             self.running.swap_remove(at);
         }
-        self.since = now;
+        self.write(now, events);
     }
 
-    /// Writes an answer and its `done`.
-    pub fn answer(&mut self, now: Instant, name: &LineName, response: &Response) {
-        let fields = name.fields();
-        self.out.append(now, |out| {
-            if response.status == 200 {
-                write_line(out, &[&fields, "\"event\":\"answer\",\"data\":"], &response.body);
-            } else {
-                let event = format!("\"event\":\"error\",\"status\":{},\"data\":", response.status);
-                write_line(out, &[&fields, &event], &response.body);
-            }
-            write_done(out, &fields);
-        });
-        self.since = now;
+    /// Writes an error event.
+    pub fn answer(&mut self, now: Instant, id: &Value, refusal: &Refusal) {
+        self.write(now, &refusal.line(id));
     }
 
     /// Answers a ping.
-    pub fn pong(&mut self, now: Instant, name: &LineName) {
-        let fields = name.fields();
-        self.out.append(now, |out| write_line(out, &[&fields, "\"event\":\"pong\""], b""));
+    pub fn pong(&mut self, now: Instant, id: &Value) {
+        self.write(now, format!("{{\"id\":{id},\"event\":\"pong\"}}\n").as_bytes());
+    }
+
+    fn write(&mut self, now: Instant, bytes: &[u8]) {
+        self.out.append(now, |out| out.extend_from_slice(bytes));
+        self.since = now;
     }
 
     /// No request after the present ones; an idle connection closes now.
@@ -335,7 +285,7 @@ impl LineConn {
         }
         self.buf = Vec::new();
         self.scanned = 0;
-        self.fail(now, 408, "the line did not end in time");
+        self.refuse(now, &Refusal::new(408, None, "the line did not end in time"));
         false
     }
 }
@@ -343,30 +293,4 @@ impl LineConn {
 /// The request line of an HTTP client that has the wrong port.
 fn is_http(line: &[u8]) -> bool {
     line.first().is_some_and(u8::is_ascii_uppercase) && line.windows(6).any(|window| window == b" HTTP/")
-}
-
-fn write_line(out: &mut Vec<u8>, fields: &[&str], data: &[u8]) {
-    out.push(b'{');
-    out.extend_from_slice(fields.join(",").as_bytes());
-    out.extend_from_slice(data);
-    out.extend_from_slice(b"}\n");
-}
-
-fn write_done(out: &mut Vec<u8>, fields: &str) {
-    write_line(out, &[fields, "\"event\":\"done\""], b"");
-}
-
-/// One server-sent event as a line. Comments and the `[DONE]` mark have no meaning here.
-fn write_event(out: &mut Vec<u8>, fields: &str, event: &[u8]) {
-    let Some(data) = event.strip_prefix(b"data: ").map(<[u8]>::trim_ascii_end) else { return };
-    if data == b"[DONE]" {
-        return;
-    }
-    // Only an error object begins so; chunks begin with their id.
-    let kind = if data.starts_with(b"{\"error\":") {
-        "\"event\":\"error\",\"data\":"
-    } else {
-        "\"event\":\"chunk\",\"data\":"
-    };
-    write_line(out, &[fields, kind], data);
 }

@@ -1,9 +1,11 @@
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use super::config::NetConfig;
 use super::conn::Next;
-use super::http::write::Response;
-use super::line::{LineConn, LineName, Probe, probe};
+use super::frontend::Refusal;
+use super::line::{LineConn, Probe, probe};
 
 fn conn(now: Instant) -> LineConn {
     let mut config = NetConfig::default();
@@ -31,10 +33,7 @@ fn lines_are_the_same_for_every_split() {
         }
         conn.on_end();
         lines.extend(std::iter::from_fn(|| conn.next_line(now)));
-        let expected = [(1, "{\"a\":1}"), (4, "{\"b\":2}"), (5, "{\"c\":3}")];
-        let expected: Vec<_> =
-            expected.iter().map(|(line, text)| (*line, text.as_bytes().to_vec())).collect();
-        assert_eq!(lines, expected, "split at {at}");
+        assert_eq!(lines, [b"{\"a\":1}", b"{\"b\":2}", b"{\"c\":3}"], "split at {at}");
         assert_eq!(conn.next_step(), Next::Close);
     }
 }
@@ -51,47 +50,42 @@ fn other_protocols_and_long_lines_are_refused() {
         conn.on_bytes(now, input);
         assert_eq!(conn.next_line(now), None);
         let text = take(&mut conn, now);
-        assert!(
-            text.contains(word) && text.starts_with("{\"id\":null,\"line\":1,\"event\":\"error\""),
-            "{text}"
-        );
-        assert!(text.ends_with("{\"id\":null,\"line\":1,\"event\":\"done\"}\n"), "{text}");
+        let event: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&event["id"], &event["event"]), (&Value::Null, &json!("error")));
+        assert!(event["error"]["message"].as_str().unwrap().contains(word), "{text}");
         assert_eq!(conn.next_step(), Next::ShutdownWrite);
     }
 }
 
 #[test]
-fn events_carry_the_id() {
+fn every_request_ends_once() {
     let now = Instant::now();
     let mut conn = conn(now);
-    assert!(conn.begin(1, LineName { line: 1, id: Some("\"x\"".into()) }));
-    assert!(!conn.begin(2, LineName { line: 2, id: Some("\"x\"".into()) }));
-    assert!(conn.begin(3, LineName { line: 3, id: None }));
-    assert!(!conn.set_id(3, "\"x\"".into()) && conn.set_id(3, "3".into()));
-    assert_eq!(conn.find("3"), Some(3));
-    conn.stream(now, 1, b"data: {\"id\":1}\n\n: ping\n\n", false);
-    conn.stream(now, 1, b"data: {\"error\":{}}\n\ndata: [DONE]\n\n", true);
-    conn.respond(now, 3, &Response::json(200, b"{}".to_vec()));
-    conn.respond(now, 3, &Response::json(200, b"{}".to_vec()));
-    let lines = [
-        "{\"id\":\"x\",\"event\":\"chunk\",\"data\":{\"id\":1}}",
-        "{\"id\":\"x\",\"event\":\"error\",\"data\":{\"error\":{}}}",
-        "{\"id\":\"x\",\"event\":\"done\"}",
-        "{\"id\":3,\"event\":\"answer\",\"data\":{}}",
-        "{\"id\":3,\"event\":\"done\"}",
-    ];
-    assert_eq!(take(&mut conn, now).lines().collect::<Vec<_>>(), lines);
-    assert_eq!(conn.running().len(), 0);
+    conn.begin(1, json!("x"));
+    conn.begin(2, Value::Null);
+    conn.begin(3, Value::Null);
+    assert_eq!((conn.find(&json!("x")), conn.find(&Value::Null)), (Some(1), None));
+    assert!(!conn.set_id(3, json!("x")) && conn.set_id(3, json!(3)));
+    conn.stream(now, 1, b"one\n", false);
+    conn.stream(now, 1, b"two\n", true);
+    conn.stream(now, 1, b"late\n", true);
+    conn.fail(now, 3, &Refusal::new(429, None, "m"));
+    conn.fail(now, 3, &Refusal::new(429, None, "m"));
+    let text = take(&mut conn, now);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), &lines[..2]), (3, &["one", "two"][..]));
+    assert!(lines[2].starts_with("{\"id\":3,\"event\":\"error\",\"error\":{\"message\":\"m\","), "{text}");
+    assert_eq!(conn.running().collect::<Vec<_>>(), [2]);
 }
 
 #[test]
 fn half_close_waits_for_what_runs() {
     let now = Instant::now();
     let mut conn = conn(now);
-    assert!(conn.begin(1, LineName { line: 1, id: None }));
+    conn.begin(1, Value::Null);
     conn.on_end();
     assert_eq!(conn.next_step(), Next::Wait);
-    conn.respond(now, 1, &Response::json(200, b"{}".to_vec()));
+    conn.stream(now, 1, b"done\n", true);
     assert_eq!(conn.next_step(), Next::Wait, "the answer is not out");
     take(&mut conn, now);
     assert_eq!(conn.next_step(), Next::Close);
@@ -107,7 +101,7 @@ fn an_unfinished_line_times_out() {
     assert_eq!(conn.next_line(now), None);
     assert_eq!(conn.deadline(), Some(now + times.body_idle));
     assert!(!conn.on_deadline(now + times.body_idle));
-    assert!(take(&mut conn, now).contains("\"status\":408"));
+    assert!(take(&mut conn, now).contains("timeout_error"));
     conn.half_closed(now);
     assert!(conn.on_deadline(now + times.linger + Duration::from_millis(1)));
 }
@@ -115,14 +109,12 @@ fn an_unfinished_line_times_out() {
 #[test]
 fn probes() {
     let probe_of = |text: &str| probe(text.as_bytes());
-    assert_eq!(
-        probe_of("{\"id\": 7, \"messages\": []}"),
-        Ok(Probe { id: Some("7".into()), op: None, chat: true })
-    );
+    let none = Ok(Probe::default());
+    assert_eq!(probe_of("{\"id\": 7, \"messages\": []}"), Ok(Probe { id: json!(7), op: None }));
     assert_eq!(probe_of("{\"op\":\"ping\",\"id\":null}").unwrap().op.as_deref(), Some("ping"));
-    for bad in ["[1]", "{", "{\"id\":{}}", "{\"id\":[1]}", "null", "{\"op\":1}", "{} {}"] {
-        assert!(probe_of(bad).is_err(), "{bad}");
+    for bad in ["[1]", "{", "{\"id\":{}}", "{\"id\":1.5}", "null", "{\"op\":1}", "{} {}"] {
+        assert_eq!(probe_of(bad), none, "{bad}");
     }
-    assert!(probe(b"{\"id\":\"\xff\"}").is_err());
+    assert_eq!(probe(b"{\"id\":\"\xff\"}"), none);
     assert!(probe_of(&format!("{{\"id\":\"{}\"}}", "x".repeat(129))).is_err());
 }

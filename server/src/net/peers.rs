@@ -6,11 +6,13 @@ use std::net::Shutdown;
 use std::time::Instant;
 
 use mio::net::TcpStream;
+use serde_json::Value;
 
 use super::conn::{HttpConn, Next};
 use super::dispatch::Outlets;
-use super::http::write::Response;
-use super::line::{LineConn, LineName};
+use super::frontend::Refusal;
+use super::http::write::{Headers, Response};
+use super::line::LineConn;
 use super::outbox::Outbox;
 
 /// What a connection speaks.
@@ -215,10 +217,10 @@ impl Peer {
     }
 
     /// Refuses whatever the client sends next.
-    pub(crate) fn refuse(&mut self, now: Instant, response: &Response) {
+    pub(crate) fn refuse(&mut self, now: Instant, refusal: &Refusal) {
         match &mut self.protocol {
-            Protocol::Http { conn, .. } => conn.refuse(now, response),
-            Protocol::Line(conn) => conn.refuse(now, &LineName { line: 0, id: None }, response),
+            Protocol::Http { conn, .. } => conn.refuse(now, &refusal.response()),
+            Protocol::Line(conn) => conn.refuse(now, refusal),
         }
     }
 }
@@ -260,6 +262,11 @@ impl Peers {
     /// One of them.
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Peer> {
         self.map.get_mut(&id)
+    }
+
+    /// What one of them speaks.
+    pub(crate) fn protocol(&mut self, id: u64) -> Option<&mut Protocol> {
+        self.map.get_mut(&id).map(|peer| &mut peer.protocol)
     }
 
     /// All of them.
@@ -359,36 +366,55 @@ impl Outlets for Peers {
         self.map.get(&conn).is_some_and(Peer::is_full)
     }
 
-    fn respond(&mut self, conn: u64, exchange: u64, response: &Response) {
-        let now = Instant::now();
-        match self.map.get_mut(&conn).map(|peer| &mut peer.protocol) {
-            Some(Protocol::Http { conn, exchange: running }) if *running == Some(exchange) => {
-                *running = None;
-                conn.respond(now, response);
-            }
-            Some(Protocol::Line(conn)) => conn.respond(now, exchange, response),
-            _ => return,
+    fn wants_headers(&self, conn: u64) -> bool {
+        match self.map.get(&conn).map(|peer| &peer.protocol) {
+            Some(Protocol::Http { conn, .. }) => !conn.is_streaming(),
+            _ => false,
         }
-        self.queue(conn);
     }
 
-    fn stream(&mut self, conn: u64, exchange: u64, events: &[u8], end: bool) {
+    fn respond(&mut self, conn: u64, exchange: u64, response: &Response) {
+        if let Some(Protocol::Http { conn: http, exchange: running }) = self.protocol(conn)
+            && *running == Some(exchange)
+        {
+            *running = None;
+            http.respond(Instant::now(), response);
+            self.queue(conn);
+        }
+    }
+
+    fn refuse(&mut self, conn: u64, exchange: u64, refusal: &Refusal) {
         let now = Instant::now();
-        match self.map.get_mut(&conn).map(|peer| &mut peer.protocol) {
-            Some(Protocol::Http { conn, exchange: running }) if *running == Some(exchange) => {
+        match self.protocol(conn) {
+            Some(Protocol::Http { conn: http, .. }) if http.is_streaming() => {
+                self.stream(conn, exchange, &Headers::new(), &refusal.events(), true);
+            }
+            Some(Protocol::Http { .. }) => self.respond(conn, exchange, &refusal.response()),
+            Some(Protocol::Line(line)) => {
+                line.fail(now, exchange, refusal);
+                self.queue(conn);
+            }
+            None => {}
+        }
+    }
+
+    fn stream(&mut self, conn: u64, exchange: u64, headers: &Headers, events: &[u8], end: bool) {
+        let now = Instant::now();
+        match self.protocol(conn) {
+            Some(Protocol::Http { conn: http, exchange: running }) if *running == Some(exchange) => {
                 if end {
                     *running = None;
                 }
-                conn.stream(now, events, end);
+                http.stream(now, headers, events, end);
             }
-            Some(Protocol::Line(conn)) => conn.stream(now, exchange, events, end),
+            Some(Protocol::Line(line)) => line.stream(now, exchange, events, end),
             _ => return,
         }
         self.queue(conn);
     }
 
-    fn set_line_id(&mut self, conn: u64, exchange: u64, id: String) -> bool {
-        match self.map.get_mut(&conn).map(|peer| &mut peer.protocol) {
+    fn set_line_id(&mut self, conn: u64, exchange: u64, id: Value) -> bool {
+        match self.protocol(conn) {
             Some(Protocol::Line(conn)) => conn.set_id(exchange, id),
             _ => true,
         }

@@ -2,20 +2,17 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
+
 use super::event_loop::EventLoop;
 use super::exchange;
-use super::frontend::Refusal;
+use super::frontend::{ApiCall, Refusal};
 use super::http::head::Head;
 use super::http::parse::HttpRequest;
 use super::http::write::Response;
-use super::line::{LineName, probe};
+use super::line::{self, Probe, SHORT_LINE};
 use super::peers::Protocol;
 use super::routes::{self, Endpoint};
-use super::tokenize::Source;
-
-/// Lines up to this length are looked at on the network thread, so that a cancel does not queue behind large
-/// prompts; longer ones are requests, and the tokenizer threads look at them.
-const SHORT_LINE: usize = 16 << 10;
 
 impl EventLoop {
     /// Takes up the next request of a connection. False when there is none.
@@ -26,7 +23,7 @@ impl EventLoop {
             Ok(Endpoint::Generate(_)) => open.as_ref().err().map(Refusal::response),
             Ok(_) => None,
         };
-        match self.peers.get_mut(id).map(|peer| &mut peer.protocol) {
+        match self.peers.protocol(id) {
             Some(Protocol::Http { conn, .. }) => match conn.next_request(now, gate) {
                 Some(request) => {
                     self.http_request(id, request, now);
@@ -35,8 +32,8 @@ impl EventLoop {
                 None => false,
             },
             Some(Protocol::Line(conn)) => match conn.next_line(now) {
-                Some((number, line)) => {
-                    self.line(id, number, line, now);
+                Some(line) => {
+                    self.line(id, line, now);
                     true
                 }
                 None => false,
@@ -53,87 +50,83 @@ impl EventLoop {
             Ok(Endpoint::Models) => self.info.list(),
             Ok(Endpoint::Model(name)) => self.info.model(&name),
             Ok(Endpoint::Options(allow)) => Response::empty(204).with("Allow", allow),
-            Ok(Endpoint::Generate(call)) => match self.submit_http(id, Source::Http(call), request.body) {
+            Ok(Endpoint::Generate(call)) => match self.submit_http(id, call, request.body) {
                 Ok(()) => return,
                 Err(refusal) => refusal.response(),
             },
         };
-        if let Some(Protocol::Http { conn, .. }) = self.peers.get_mut(id).map(|peer| &mut peer.protocol) {
+        if let Some(Protocol::Http { conn, .. }) = self.peers.protocol(id) {
             conn.respond(now, &response);
         }
     }
 
-    fn submit_http(&mut self, id: u64, source: Source, body: Vec<u8>) -> Result<(), Refusal> {
-        let Some(Protocol::Http { conn, exchange }) = self.peers.get_mut(id).map(|peer| &mut peer.protocol)
-        else {
+    fn submit_http(&mut self, id: u64, call: ApiCall, body: Vec<u8>) -> Result<(), Refusal> {
+        let Some(Protocol::Http { conn, exchange }) = self.peers.protocol(id) else {
             return Ok(());
         };
         let request_id = conn.request_id().to_owned();
-        *exchange = Some(self.dispatcher.submit(id, request_id, source, body)?);
+        *exchange = Some(self.dispatcher.submit(id, request_id, call, body)?);
         Ok(())
     }
 
-    fn line(&mut self, id: u64, number: u64, line: Vec<u8>, now: Instant) {
-        let mut name = LineName { line: number, id: None };
+    /// Short lines are looked at here, so that a cancel does not queue behind large prompts. What is no JSON
+    /// object goes on to the front end, which says best what is wrong.
+    fn line(&mut self, id: u64, line: Vec<u8>, now: Instant) {
+        let mut probe = Probe::default();
         if line.len() <= SHORT_LINE {
-            match probe(&line) {
+            match line::probe(&line) {
+                Ok(found) => probe = found,
                 Err(problem) => {
-                    let refusal = Refusal::new(400, Some("invalid_json"), problem);
-                    return self.answer_line(id, &name, &refusal, now);
-                }
-                Ok(probe) => {
-                    if let Some(op) = probe.op {
-                        name.id = probe.id;
-                        return self.line_operation(id, &op, name, now);
-                    }
-                    name.id = Some(probe.id.unwrap_or_else(|| number.to_string()));
+                    return self.answer_line(id, &Value::Null, &Refusal::new(400, None, problem), now);
                 }
             }
         }
-        if let Err(refusal) = self.submit_line(id, &name, line) {
-            self.answer_line(id, &name, &refusal, now);
+        if let Some(op) = probe.op {
+            return self.line_operation(id, &op, &probe.id, now);
+        }
+        match self.submit_line(id, &probe.id, line) {
+            Ok(()) => {}
+            Err(refusal) => self.answer_line(id, &probe.id, &refusal, now),
         }
     }
 
-    fn line_operation(&mut self, id: u64, op: &str, name: LineName, now: Instant) {
-        let Some(Protocol::Line(conn)) = self.peers.get_mut(id).map(|peer| &mut peer.protocol) else {
-            return;
-        };
+    fn line_operation(&mut self, id: u64, op: &str, name: &Value, now: Instant) {
+        let Some(Protocol::Line(conn)) = self.peers.protocol(id) else { return };
         match op {
-            "ping" => conn.pong(now, &name),
+            "ping" => conn.pong(now, name),
             "cancel" => {
                 // One that has just ended is no longer there: nothing to do and nothing to say.
-                if let Some(exchange) = name.id.as_deref().and_then(|id| conn.find(id)) {
+                if let Some(exchange) = conn.find(name) {
                     self.dispatcher.cancel_on_request(exchange, &mut self.peers);
                 }
             }
             _ => {
                 let refusal = Refusal::new(400, None, "op must be \"cancel\", \"ping\" or absent");
-                self.answer_line(id, &name, &refusal, now);
+                self.answer_line(id, name, &refusal, now);
             }
         }
     }
 
-    fn submit_line(&mut self, id: u64, name: &LineName, line: Vec<u8>) -> Result<(), Refusal> {
+    fn submit_line(&mut self, id: u64, name: &Value, line: Vec<u8>) -> Result<(), Refusal> {
         let most = self.max_line_requests();
-        let Some(Protocol::Line(conn)) = self.peers.get_mut(id).map(|peer| &mut peer.protocol) else {
-            return Ok(());
-        };
+        let Some(Protocol::Line(conn)) = self.peers.protocol(id) else { return Ok(()) };
         if conn.running().len() >= most {
             return Err(exchange::queue_full());
         }
-        if name.id.as_deref().is_some_and(|id| conn.find(id).is_some()) {
-            return Err(exchange::id_in_use());
+        if conn.find(name).is_some() {
+            // An error with this id would end the request that runs under it.
+            self.answer_line(id, &Value::Null, &exchange::id_in_use(), Instant::now());
+            return Ok(());
         }
-        let request_id = format!("line-{id}-{}", name.line);
-        let exchange = self.dispatcher.submit(id, request_id, Source::Line(name.line), line)?;
+        let request_id = format!("line-{id}-{}", conn.lines());
+        let exchange = self.dispatcher.submit(id, request_id, ApiCall::Line, line)?;
         conn.begin(exchange, name.clone());
         Ok(())
     }
 
-    fn answer_line(&mut self, id: u64, name: &LineName, refusal: &Refusal, now: Instant) {
-        if let Some(Protocol::Line(conn)) = self.peers.get_mut(id).map(|peer| &mut peer.protocol) {
-            conn.answer(now, name, &refusal.response());
+    fn answer_line(&mut self, id: u64, name: &Value, refusal: &Refusal, now: Instant) {
+        if let Some(Protocol::Line(conn)) = self.peers.protocol(id) {
+            conn.answer(now, name, refusal);
         }
     }
 }

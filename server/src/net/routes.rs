@@ -13,7 +13,7 @@ pub enum Endpoint {
     Ready,
     /// The list of served names.
     Models,
-    /// One served name.
+    /// One served name, as it is in the path.
     Model(String),
     /// Generation.
     Generate(ApiCall),
@@ -36,8 +36,8 @@ pub fn find(method: Method, path: &str) -> Result<Endpoint, Response> {
         "/v1/models" => (Endpoint::Models, READ),
         "/v1/completions" => (Endpoint::Generate(ApiCall::Completion), WRITE),
         "/v1/chat/completions" => (Endpoint::Generate(ApiCall::Chat), WRITE),
-        _ => match trimmed.strip_prefix("/v1/models/").and_then(percent_decode) {
-            Some(name) => (Endpoint::Model(name), READ),
+        _ => match trimmed.strip_prefix("/v1/models/") {
+            Some(name) => (Endpoint::Model(name.to_owned()), READ),
             None => return Err(Response::error(404, None, "there is no such path; see /v1/models")),
         },
     };
@@ -52,22 +52,6 @@ pub fn find(method: Method, path: &str) -> Result<Endpoint, Response> {
     }
 }
 
-/// Decodes `%XX`; a model id may contain `/` as it is or encoded. `None` for broken escapes and non-UTF-8.
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = text.bytes();
-    let mut out = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = [bytes.next()?, bytes.next()?].map(|digit| char::from(digit).to_digit(16));
-        let [Some(high), Some(low)] = digits else { return None };
-        out.push((high * 16 + low) as u8);
-    }
-    String::from_utf8(out).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,8 +64,7 @@ mod tests {
         assert_eq!(find(Method::Head, "/readyz"), Ok(Endpoint::Ready));
         assert_eq!(get("/v1/models/"), Ok(Endpoint::Models));
         assert_eq!(get("/v1/models/Org/Name"), Ok(Endpoint::Model("Org/Name".into())));
-        assert_eq!(get("/v1/models/Org%2fName"), Ok(Endpoint::Model("Org/Name".into())));
-        for bad in ["/", "", "/v1", "/v1/models/%2", "/v1/models/%zz", "/v1/models/%ff", "/healthy"] {
+        for bad in ["/", "", "/v1", "/healthy"] {
             assert_eq!(get(bad).unwrap_err().status, 404, "{bad}");
         }
     }

@@ -12,6 +12,7 @@ use tokenrouter_engine::handle::EngineHandle;
 use super::config::NetConfig;
 use super::event_loop::EventLoop;
 use super::frontend::Frontend;
+use crate::api::ServedRoute;
 
 pub(crate) const HTTP: Token = Token(0);
 pub(crate) const TCP: Token = Token(1);
@@ -26,8 +27,8 @@ pub struct App {
     pub engine: EngineHandle,
     /// Requests to tokens and back.
     pub frontend: Arc<dyn Frontend>,
-    /// Names in `/v1/models`.
-    pub models: Vec<String>,
+    /// What `/v1/models` lists.
+    pub routes: Vec<ServedRoute>,
 }
 
 /// How a run ended.

@@ -6,24 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use serde_json::Value;
+
 use super::frontend::{ApiCall, Frontend, Prepared, Refusal};
 use super::line;
-
-/// Where a body came from, as far as that changes how it is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// An HTTP endpoint.
-    Http(ApiCall),
-    /// A line of the raw port, with its number: it says itself which call it is and what its id is.
-    Line(u64),
-}
 
 /// One body to prepare.
 pub(crate) struct Job {
     /// Comes back with the result.
     pub(crate) exchange: u64,
     /// Where it came from.
-    pub(crate) source: Source,
+    pub(crate) call: ApiCall,
     /// The bytes.
     pub(crate) body: Vec<u8>,
     /// For the id of the answer.
@@ -38,8 +31,8 @@ pub(crate) struct Done {
     pub(crate) exchange: u64,
     /// Length of the body, which is free again.
     pub(crate) body_len: usize,
-    /// `id` of a line as JSON text.
-    pub(crate) line_id: Option<String>,
+    /// The id of a long line; those of short ones are known before.
+    pub(crate) line_id: Option<Value>,
     /// What came out.
     pub(crate) result: Result<Prepared, Refusal>,
 }
@@ -98,28 +91,21 @@ impl Workers {
 }
 
 fn run(frontend: &dyn Frontend, job: &Job) -> Done {
-    let mut line_id = None;
-    let result = match job.source {
-        Source::Http(call) => prepare(frontend, call, job),
-        Source::Line(number) => match line::probe(&job.body) {
-            Ok(probe) => {
-                line_id = Some(probe.id.unwrap_or_else(|| number.to_string()));
-                let call = if probe.chat { ApiCall::Chat } else { ApiCall::Completion };
-                match probe.op {
-                    None => prepare(frontend, call, job),
-                    Some(_) => Err(Refusal::new(400, None, "op must be \"cancel\", \"ping\" or absent")),
-                }
-            }
-            Err(problem) => Err(Refusal::new(400, Some("invalid_json"), problem)),
-        },
+    let is_long_line = job.call == ApiCall::Line && job.body.len() > line::SHORT_LINE;
+    let (line_id, result) = match is_long_line.then(|| line::probe(&job.body)) {
+        None => (None, prepare(frontend, job)),
+        Some(Ok(probe)) => (Some(probe.id), prepare(frontend, job)),
+        Some(Err(problem)) => (None, Err(Refusal::new(400, None, problem))),
     };
     Done { exchange: job.exchange, body_len: job.body.len(), line_id, result }
 }
 
 /// A panic in a tokenizer or template hurts one request, not the thread that serves the next.
-fn prepare(frontend: &dyn Frontend, call: ApiCall, job: &Job) -> Result<Prepared, Refusal> {
-    catch_unwind(AssertUnwindSafe(|| frontend.prepare(call, &job.body, &job.unique))).unwrap_or_else(|_| {
-        tracing::error!(exchange = job.exchange, "preparing a request panicked");
-        Err(Refusal::new(500, None, "the request could not be prepared; this is a fault of the server"))
-    })
+fn prepare(frontend: &dyn Frontend, job: &Job) -> Result<Prepared, Refusal> {
+    catch_unwind(AssertUnwindSafe(|| frontend.prepare(job.call, &job.body, &job.unique))).unwrap_or_else(
+        |_| {
+            tracing::error!(exchange = job.exchange, "preparing a request panicked");
+            Err(Refusal::new(500, None, "the request could not be prepared; this is a fault of the server"))
+        },
+    )
 }

@@ -5,6 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::HttpFault;
 use super::date::http_date;
 
+/// Further headers of an answer.
+pub type Headers = Vec<(&'static str, String)>;
+
 /// An answer with a known body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -13,7 +16,7 @@ pub struct Response {
     /// `Content-Type`; empty for no body.
     pub content_type: &'static str,
     /// Further headers.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Headers,
     /// The body. For HEAD its length is announced and the bytes are left out.
     pub body: Vec<u8>,
 }
@@ -95,11 +98,14 @@ pub fn response(out: &mut Vec<u8>, response: &Response, shape: &AnswerShape) {
 
 /// Appends the head of an event stream. HTTP/1.1 gets a chunked body; HTTP/1.0 a body that ends with the
 /// connection.
-pub fn stream_head(out: &mut Vec<u8>, shape: &AnswerShape) {
+pub fn stream_head(out: &mut Vec<u8>, headers: &Headers, shape: &AnswerShape) {
     head(out, 200, shape);
     header(out, "Content-Type", "text/event-stream; charset=utf-8");
     header(out, "Cache-Control", "no-cache");
     header(out, "X-Accel-Buffering", "no");
+    for (name, value) in headers {
+        header(out, name, value);
+    }
     if shape.http11 {
         header(out, "Transfer-Encoding", "chunked");
     }

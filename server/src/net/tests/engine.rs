@@ -41,7 +41,7 @@ impl FakeEngine {
         let model = ModelInfo { name: "small".into(), vocab: 256, context_len: 512, eos_ids: vec![0] };
         let info = EngineInfo {
             models: vec![model],
-            routes: vec!["pair".into()],
+            routes: Vec::new(),
             context_len: 512,
             eos_ids: vec![0],
             capacity_tokens: 4096,

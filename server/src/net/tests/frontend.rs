@@ -23,13 +23,15 @@ struct Body {
     /// A stop string matches after so many tokens.
     #[serde(default)]
     stop_after: Option<u32>,
+    #[serde(default)]
+    id: serde_json::Value,
     /// Bytes of padding in each event.
     #[serde(default)]
     pad: usize,
 }
 
 impl Frontend for FakeFrontend {
-    fn prepare(&self, _: ApiCall, body: &[u8], _: &str) -> Result<Prepared, Refusal> {
+    fn prepare(&self, call: ApiCall, body: &[u8], _: &str) -> Result<Prepared, Refusal> {
         let body: Body = serde_json::from_slice(body)
             .map_err(|_| Refusal::new(400, Some("invalid_json"), "the body is not the expected JSON"))?;
         assert!(body.prompt != "panic", "asked to panic");
@@ -50,20 +52,23 @@ impl Frontend for FakeFrontend {
             stop_ids: Vec::new(),
             min_tokens: 0,
         };
+        let line = call == ApiCall::Line;
         let answer = FakeAnswer {
             stream: body.stream,
+            line_id: line.then_some(body.id),
             stop_after: body.stop_after,
             pad: "x".repeat(body.pad),
             tokens: vec![VecDeque::new(); n],
             ends: vec![None; n],
         };
         let choices = (0..n).map(request).collect();
-        Ok(Prepared { choices, stream: body.stream, answer: Box::new(answer) })
+        Ok(Prepared { choices, stream: body.stream || line, answer: Box::new(answer) })
     }
 }
 
 struct FakeAnswer {
     stream: bool,
+    line_id: Option<serde_json::Value>,
     stop_after: Option<u32>,
     pad: String,
     tokens: Vec<VecDeque<u32>>,
@@ -72,7 +77,9 @@ struct FakeAnswer {
 
 impl FakeAnswer {
     fn event(&self, out: &mut Vec<u8>, text: &str) {
-        if self.stream {
+        if let Some(id) = &self.line_id {
+            out.extend_from_slice(format!("{{\"id\":{id},\"event\":\"token\",{text}}}\n").as_bytes());
+        } else if self.stream {
             let mut event = String::new();
             write!(event, "data: {{{text},\"pad\":\"{}\"}}\n\n", self.pad).unwrap();
             out.extend_from_slice(event.as_bytes());
@@ -91,8 +98,11 @@ impl AnswerWriter for FakeAnswer {
         let reason = format!("{reason:?}").to_lowercase();
         self.event(out, &format!("\"choice\":{choice},\"finish\":\"{reason}\""));
         self.ends[choice] = Some(reason);
-        if self.stream && self.is_done() {
-            out.extend_from_slice(b"data: [DONE]\n\n");
+        match &self.line_id {
+            _ if !self.is_done() => {}
+            Some(id) => out.extend_from_slice(format!("{{\"id\":{id},\"event\":\"done\"}}\n").as_bytes()),
+            None if self.stream => out.extend_from_slice(b"data: [DONE]\n\n"),
+            None => {}
         }
     }
 
@@ -102,5 +112,9 @@ impl AnswerWriter for FakeAnswer {
 
     fn final_body(&mut self) -> Vec<u8> {
         serde_json::json!({"tokens": self.tokens, "ends": self.ends}).to_string().into_bytes()
+    }
+
+    fn headers(&self) -> Vec<(&'static str, String)> {
+        vec![("x-token-routing", "fake".into())]
     }
 }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::api::ServedRoute;
+
 use super::{App, ExitReport, NetConfig, Server, ServerControl};
 use engine::FakeEngine;
 use frontend::FakeFrontend;
@@ -43,11 +45,14 @@ impl Harness {
         let (http, tcp) = (server.http_addr().unwrap(), server.tcp_addr().unwrap());
         let control = server.control();
         let (engine, handle) = FakeEngine::start(Box::new(server.waker()));
-        let app = App {
-            engine: handle,
-            frontend: Arc::new(FakeFrontend),
-            models: vec!["pair".into(), "Org/Small".into()],
+        let route = |name: &str| ServedRoute {
+            name: name.into(),
+            algorithm: "single".into(),
+            entry: 0,
+            models: Vec::new(),
         };
+        let routes = vec![route("pair"), route("Org/Small")];
+        let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes };
         let thread = Some(std::thread::spawn(move || server.run(app).unwrap()));
         Self { http, tcp, control, engine, thread }
     }

@@ -14,6 +14,7 @@ fn one_connection_many_requests() {
         let answer = client.answer();
         assert_eq!((answer.status, answer.json()["tokens"].to_string()), (200, TOKENS.into()));
         assert_eq!(answer.headers["connection"], "keep-alive");
+        assert_eq!(answer.headers["x-token-routing"], "fake");
         client.send(get("/health"));
         assert_eq!(client.answer().body, "{\"status\":\"ok\"}");
     }

@@ -18,6 +18,7 @@ fn every_event_is_one_chunk() {
         assert_eq!(answer.status, 200);
         assert!(answer.headers["content-type"].starts_with("text/event-stream"));
         assert_eq!(answer.headers["cache-control"], "no-cache");
+        assert_eq!(answer.headers["x-token-routing"], "fake");
         assert_eq!(answer.chunks.len(), 5, "three tokens, an end, [DONE]");
         for chunk in &answer.chunks {
             assert!(
