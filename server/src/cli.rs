@@ -85,13 +85,13 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 256)]
     pub max_tokens: u32,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Seed of every draw.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Overrides the router's threshold: a number, `always` or `never`.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub threshold: Option<String>,
 }
 
