@@ -28,14 +28,15 @@ fn the_openai_package_streams_a_chat() {
 }
 
 #[test]
-fn curl_streams_a_chat() {
+fn curl_streams_a_chat_and_may_be_killed() {
     if Command::new("curl").arg("--version").output().is_err() {
         return skip("curl is not installed");
     }
     let server = server();
     let output = Command::new("bash")
         .arg(root().join("tests/clients/curl_stream.sh"))
-        .arg(format!("http://{}/v1", server.http))
+        .arg(format!("http://{}", server.http))
+        .arg("--kill")
         .output()
         .expect("bash runs");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -1,9 +1,7 @@
 //! Embedding, norms, linear layers and the gate: all paths against their twins to the bit, against
 //! naive f64 within bounds, and rows alone against rows in batches.
 
-mod common;
-
-use common::{DTYPES, Random, Weights, everywhere, same_bits};
+use crate::common::{DTYPES, Random, Weights, everywhere, same_bits};
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{self, Reduce, scalar};
 
@@ -18,9 +16,11 @@ fn linear_equals_its_twin() {
             let w = Weights::random(&mut random, dtype, n, k);
             let bias = Weights::random(&mut random, DTYPES[t % 3], 1, n);
             let x = random.vec(t * k);
-            for (reduce, bias) in
-                [(Reduce::Whole, None), (Reduce::Segments4, Some(bias.get())), (Reduce::Whole, Some(bias.get()))]
-            {
+            for (reduce, bias) in [
+                (Reduce::Whole, None),
+                (Reduce::Segments4, Some(bias.get())),
+                (Reduce::Whole, Some(bias.get())),
+            ] {
                 let mut expected = vec![f32::NAN; t * n];
                 scalar::linear(&x, w.get(), bias, reduce, &mut expected);
                 everywhere(&[1], |ctx| {
@@ -37,7 +37,9 @@ fn linear_equals_its_twin() {
 #[test]
 fn linear_of_parallel_size_equals_its_twin_on_any_number_of_threads() {
     let mut random = Random(2);
-    for (dtype, t, n, k) in [(DType::Bf16, 1, 777, 1031), (DType::F16, 5, 130, 1024), (DType::F32, 260, 37, 300)] {
+    for (dtype, t, n, k) in
+        [(DType::Bf16, 1, 777, 1031), (DType::F16, 5, 130, 1024), (DType::F32, 260, 37, 300)]
+    {
         let w = Weights::random(&mut random, dtype, n, k);
         let x = random.vec(t * k);
         let mut expected = vec![0.0; t * n];
@@ -117,9 +119,8 @@ fn segments_of_split_ranks_join_to_the_same_bits() {
                     out
                 })
                 .collect();
-            let joined: Vec<f32> = (0..n)
-                .map(|i| (partial[0][i] + partial[1][i]) + (partial[2][i] + partial[3][i]))
-                .collect();
+            let joined: Vec<f32> =
+                (0..n).map(|i| (partial[0][i] + partial[1][i]) + (partial[2][i] + partial[3][i])).collect();
             same_bits(&joined, &expected, &format!("K {k}"));
         });
     }

@@ -1,38 +1,37 @@
 //! Helpers of the kernel tests.
-#![allow(unreachable_pub, reason = "shared by several test programs")]
 
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{Ctx, Isa, WeightRef, WorkerGroup};
 
-pub const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
-pub const ISAS: [Isa; 2] = [Isa::Avx2, Isa::Portable];
+pub(crate) const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+pub(crate) const ISAS: [Isa; 2] = [Isa::Avx2, Isa::Portable];
 
 /// A small deterministic generator.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let x = self.0 ^ (self.0 >> 33);
         x.wrapping_mul(0xff51afd7ed558ccd) ^ (x >> 29)
     }
 
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() >> 16) as usize % n
     }
 
     /// Between -1 and 1.
-    pub fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub fn vec(&mut self, n: usize) -> Vec<f32> {
+    pub(crate) fn vec(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.unit()).collect()
     }
 }
 
 /// Weight bytes, at an odd address.
-pub struct Weights {
+pub(crate) struct Weights {
     dtype: DType,
     rows: usize,
     cols: usize,
@@ -41,7 +40,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    pub fn new(dtype: DType, rows: usize, cols: usize, values: &[f32]) -> Weights {
+    pub(crate) fn new(dtype: DType, rows: usize, cols: usize, values: &[f32]) -> Weights {
         let len = rows * cols * dtype.size();
         let mut bytes = vec![0xff; len + 8];
         let shift = (0..4).find(|s| (bytes.as_ptr() as usize + s) % 2 == 1).unwrap_or(1);
@@ -51,23 +50,23 @@ impl Weights {
         Weights { dtype, rows, cols, bytes, shift }
     }
 
-    pub fn random(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Weights {
+    pub(crate) fn random(random: &mut Random, dtype: DType, rows: usize, cols: usize) -> Weights {
         let values = random.vec(rows * cols);
         Weights::new(dtype, rows, cols, &values)
     }
 
-    pub fn get(&self) -> WeightRef<'_> {
+    pub(crate) fn get(&self) -> WeightRef<'_> {
         let len = self.rows * self.cols * self.dtype.size();
         WeightRef::new(self.dtype, self.rows, self.cols, &self.bytes[self.shift..self.shift + len]).unwrap()
     }
 
-    pub fn value(&self, i: usize) -> f64 {
+    pub(crate) fn value(&self, i: usize) -> f64 {
         f64::from(self.dtype.read(&self.bytes[self.shift..], i))
     }
 }
 
 /// Runs `body` on each instruction set with each number of threads.
-pub fn everywhere(threads: &[usize], mut body: impl FnMut(Ctx<'_>)) {
+pub(crate) fn everywhere(threads: &[usize], mut body: impl FnMut(Ctx<'_>)) {
     for n in threads {
         let workers = WorkerGroup::new("test", *n).unwrap();
         for isa in ISAS {
@@ -77,7 +76,7 @@ pub fn everywhere(threads: &[usize], mut body: impl FnMut(Ctx<'_>)) {
 }
 
 #[track_caller]
-pub fn same_bits(found: &[f32], expected: &[f32], what: &str) {
+pub(crate) fn same_bits(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());

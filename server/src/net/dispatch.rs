@@ -1,0 +1,387 @@
+//! The table of requests in progress: it feeds the tokenizer threads and the engine, and hands their results
+//! to the connections.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use serde_json::Value;
+use tokenrouter_engine::handle::{
+    ClientEvent, ClientId, Command, EngineHandle, EngineState, EngineStatus, Report, SendError,
+};
+
+use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
+use super::frontend::{ApiCall, Prepared, Refusal};
+use super::http::write::{Headers, Response};
+use super::tokenize::{Done, Job, Workers};
+
+/// Where answers go. Connections that no longer exist swallow what is written to them.
+pub(crate) trait Outlets {
+    /// Whether stream events of this connection should wait.
+    fn is_full(&self, conn: u64) -> bool;
+    /// Whether the next stream event brings the head of an HTTP answer along.
+    fn wants_headers(&self, conn: u64) -> bool;
+    /// A whole HTTP answer, which ends the exchange.
+    fn respond(&mut self, conn: u64, exchange: u64, response: &Response);
+    /// An error, which ends the exchange: with its status, or as the last event.
+    fn refuse(&mut self, conn: u64, exchange: u64, refusal: &Refusal);
+    /// Stream events, and the headers if they are wanted; `end` ends the exchange.
+    fn stream(&mut self, conn: u64, exchange: u64, headers: &Headers, events: &[u8], end: bool);
+    /// The id of a line became known. False when it is in use on its connection.
+    fn set_line_id(&mut self, conn: u64, exchange: u64, id: Value) -> bool;
+}
+
+/// Requests in progress.
+pub(crate) struct Dispatcher {
+    engine: EngineHandle,
+    workers: Workers,
+    exchanges: HashMap<u64, Exchange>,
+    clients: HashMap<ClientId, (u64, usize)>,
+    next_exchange: u64,
+    next_client: ClientId,
+    /// Commands that found the engine's queue full: at most one submit, stop and cancel per live choice.
+    waiting: VecDeque<Command>,
+    job_bytes: usize,
+    nonce: u64,
+    draining: bool,
+    drain_sent: bool,
+    finished: u64,
+    cancelled: u64,
+    failed: u64,
+}
+
+impl Dispatcher {
+    /// An empty table. `nonce` makes ids of this process unlike those of another.
+    pub(crate) fn new(engine: EngineHandle, workers: Workers, nonce: u64) -> Self {
+        Self {
+            engine,
+            workers,
+            exchanges: HashMap::new(),
+            clients: HashMap::new(),
+            next_exchange: 1,
+            next_client: 1,
+            waiting: VecDeque::new(),
+            job_bytes: 0,
+            nonce,
+            draining: false,
+            drain_sent: false,
+            finished: 0,
+            cancelled: 0,
+            failed: 0,
+        }
+    }
+
+    /// The engine's gauges.
+    pub(crate) fn status(&self) -> &Arc<EngineStatus> {
+        &self.engine.status
+    }
+
+    /// Bodies with the tokenizer threads, in bytes.
+    pub(crate) fn job_bytes(&self) -> usize {
+        self.job_bytes
+    }
+
+    /// Answers finished, requests cancelled, requests failed or refused after they were taken.
+    pub(crate) fn totals(&self) -> [u64; 3] {
+        [self.finished, self.cancelled, self.failed]
+    }
+
+    /// True when no request is in progress.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.exchanges.is_empty()
+    }
+
+    /// True when commands wait for room in the engine's queue.
+    pub(crate) fn wants_retry(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether a request would be taken now.
+    ///
+    /// # Errors
+    /// The refusal: draining, or the engine has ended.
+    pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        if self.draining {
+            return Err(exchange::shutting_down());
+        }
+        match self.engine.status.state() {
+            EngineState::Ready => Ok(()),
+            EngineState::Draining => Err(exchange::shutting_down()),
+            EngineState::Stopped => Err(exchange::engine_dead()),
+        }
+    }
+
+    /// Takes a request and returns its number.
+    ///
+    /// # Errors
+    /// The refusal: draining, engine gone, too many requests waiting.
+    pub(crate) fn submit(
+        &mut self,
+        conn: u64,
+        request_id: String,
+        call: ApiCall,
+        body: Vec<u8>,
+    ) -> Result<u64, Refusal> {
+        self.check_open()?;
+        let exchange = self.next_exchange;
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let unique = format!("{:016x}{exchange:08x}", self.nonce);
+        let body_len = body.len();
+        if !self.workers.try_submit(Job { exchange, call, body, unique, cancelled: cancelled.clone() }) {
+            return Err(exchange::queue_full());
+        }
+        self.next_exchange += 1;
+        self.job_bytes += body_len;
+        let phase = Phase::Preparing(cancelled);
+        self.exchanges.insert(exchange, Exchange { conn, request_id, arrived: Instant::now(), phase });
+        Ok(exchange)
+    }
+
+    /// Takes results of the tokenizer threads.
+    pub(crate) fn take_prepared(&mut self, out: &mut dyn Outlets) {
+        while let Some(done) = self.workers.try_done() {
+            self.job_bytes = self.job_bytes.saturating_sub(done.body_len);
+            self.on_done(done, out);
+        }
+    }
+
+    fn on_done(&mut self, done: Done, out: &mut dyn Outlets) {
+        let id = done.exchange;
+        let Some(exchange) = self.exchanges.get(&id) else { return };
+        let fresh = done.line_id.is_none_or(|line_id| out.set_line_id(exchange.conn, id, line_id));
+        match done.result {
+            _ if !fresh => self.fail(id, &exchange::id_in_use(), out),
+            Ok(prepared) => self.start(id, prepared, out),
+            Err(refusal) => self.fail(id, &refusal, out),
+        }
+    }
+
+    /// Submits all choices, or none: a full queue refuses the request.
+    fn start(&mut self, id: u64, prepared: Prepared, out: &mut dyn Outlets) {
+        let first = self.next_client;
+        let count = prepared.choices.len();
+        let mut commands = VecDeque::with_capacity(count);
+        for (index, mut choice) in prepared.choices.into_iter().enumerate() {
+            choice.client = first + index as u64;
+            commands.push_back(Command::Submit(Box::new(choice)));
+        }
+        let Some(front) = commands.pop_front() else {
+            self.fail(id, &Refusal::new(400, None, "the request has no prompt"), out);
+            return;
+        };
+        let sent = if self.waiting.is_empty() { self.engine.try_send(front) } else { Err(SendError::Full) };
+        if let Err(error) = sent {
+            let refusal = match error {
+                SendError::Full => exchange::queue_full(),
+                SendError::Stopped => exchange::engine_dead(),
+            };
+            self.fail(id, &refusal, out);
+            return;
+        }
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        exchange.phase = Phase::Running(Run::new(prepared.answer, prepared.stream, first, count));
+        self.next_client += count as u64;
+        for index in 0..count {
+            self.clients.insert(first + index as u64, (id, index));
+        }
+        self.waiting.append(&mut commands);
+        self.flush_commands();
+    }
+
+    /// Sends commands that wait, as far as the engine takes them.
+    pub(crate) fn flush_commands(&mut self) {
+        while let Some(command) = self.waiting.pop_front() {
+            // A refused send loses its command, so it gets a copy.
+            let copy = match &command {
+                Command::Submit(request) => Command::Submit(request.clone()),
+                Command::Cancel(client) => Command::Cancel(*client),
+                Command::Stop { client, committed_len } => {
+                    Command::Stop { client: *client, committed_len: *committed_len }
+                }
+                Command::Drain => Command::Drain,
+                Command::Shutdown => Command::Shutdown,
+            };
+            match self.engine.try_send(copy) {
+                Ok(()) => {}
+                Err(SendError::Full) => {
+                    self.waiting.push_front(command);
+                    break;
+                }
+                Err(SendError::Stopped) => self.waiting.clear(),
+            }
+        }
+        // The engine refuses what comes after `Drain`, so it goes out once every accepted request is there.
+        let preparing = || self.exchanges.values().any(|one| matches!(one.phase, Phase::Preparing(_)));
+        if self.draining && !self.drain_sent && self.waiting.is_empty() && !preparing() {
+            self.drain_sent = self.engine.try_send(Command::Drain) != Err(SendError::Full);
+        }
+    }
+
+    fn send(&mut self, command: Command) {
+        self.waiting.push_back(command);
+        self.flush_commands();
+    }
+
+    /// Takes reports of the engine, at most `limit`. True when there may be more.
+    pub(crate) fn take_reports(&mut self, limit: usize, out: &mut dyn Outlets) -> bool {
+        for _ in 0..limit {
+            match self.engine.try_report() {
+                Some(report) => self.on_report(report, out),
+                None => {
+                    if self.engine.status.state() == EngineState::Stopped && !self.exchanges.is_empty() {
+                        // What the engine said last is in the queue by now.
+                        while let Some(report) = self.engine.try_report() {
+                            self.on_report(report, out);
+                        }
+                        self.fail_all(&exchange::engine_dead(), out);
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn on_report(&mut self, report: Report, out: &mut dyn Outlets) {
+        for event in report.events {
+            match event {
+                ClientEvent::Token { client, token, model } => {
+                    self.on_event(client, ChoiceEvent::Token { token, model }, out);
+                }
+                ClientEvent::Finished { client, reason, usage } => {
+                    self.on_event(client, ChoiceEvent::Finished { reason, usage }, out);
+                }
+                ClientEvent::Refused { client, error } => {
+                    if let Some((id, choice)) = self.clients.get(&client).copied() {
+                        self.set_over(id, choice);
+                        self.fail(id, &exchange::refused(&error), out);
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_over(&mut self, id: u64, choice: usize) {
+        if let Some(Exchange { phase: Phase::Running(run), .. }) = self.exchanges.get_mut(&id) {
+            run.set_over(choice);
+        }
+    }
+
+    /// Events of cancelled requests find no entry and are dropped.
+    fn on_event(&mut self, client: ClientId, event: ChoiceEvent, out: &mut dyn Outlets) {
+        let Some((id, choice)) = self.clients.get(&client).copied() else { return };
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        let Phase::Running(run) = &mut exchange.phase else { return };
+        if matches!(event, ChoiceEvent::Finished { .. }) {
+            run.set_over(choice);
+        }
+        if run.stream && (run.is_holding() || out.is_full(exchange.conn)) {
+            run.hold(choice, event);
+        } else {
+            self.apply(id, choice, &event, out);
+        }
+    }
+
+    /// Goes on with events that waited for room. True when some still wait.
+    pub(crate) fn resume(&mut self, id: u64, out: &mut dyn Outlets) -> bool {
+        loop {
+            let Some(exchange) = self.exchanges.get_mut(&id) else { return false };
+            let Phase::Running(run) = &mut exchange.phase else { return false };
+            if out.is_full(exchange.conn) {
+                return run.is_holding();
+            }
+            let Some((choice, event)) = run.release() else { return false };
+            self.apply(id, choice, &event, out);
+        }
+    }
+
+    fn apply(&mut self, id: u64, choice: usize, event: &ChoiceEvent, out: &mut dyn Outlets) {
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        let Phase::Running(run) = &mut exchange.phase else { return };
+        let mut bytes = Vec::new();
+        let outcome = run.apply(choice, event, &mut bytes);
+        let done = matches!(outcome, Outcome::Done);
+        if run.stream && (done || !bytes.is_empty()) {
+            let headers = if out.wants_headers(exchange.conn) { run.headers() } else { Headers::new() };
+            out.stream(exchange.conn, id, &headers, &bytes, done);
+        }
+        match outcome {
+            Outcome::More => {}
+            Outcome::Stop { client, committed_len } => self.send(Command::Stop { client, committed_len }),
+            Outcome::Failed(refusal) => self.fail(id, &refusal, out),
+            Outcome::Done => {
+                if !run.stream {
+                    let mut response = Response::json(200, run.final_body());
+                    response.headers = run.headers();
+                    out.respond(exchange.conn, id, &response);
+                }
+                self.finished += 1;
+                self.remove(id, "finished");
+            }
+        }
+    }
+
+    fn fail(&mut self, id: u64, refusal: &Refusal, out: &mut dyn Outlets) {
+        let Some(exchange) = self.exchanges.get(&id) else { return };
+        out.refuse(exchange.conn, id, refusal);
+        self.failed += 1;
+        self.remove(id, "failed");
+    }
+
+    /// Fails everything in progress.
+    pub(crate) fn fail_all(&mut self, refusal: &Refusal, out: &mut dyn Outlets) {
+        let ids: Vec<u64> = self.exchanges.keys().copied().collect();
+        for id in ids {
+            self.fail(id, refusal, out);
+        }
+    }
+
+    /// The client has left.
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if self.exchanges.contains_key(&id) {
+            self.cancelled += 1;
+            self.remove(id, "cancelled");
+        }
+    }
+
+    /// The client has asked for the end of a request that still answers.
+    pub(crate) fn cancel_on_request(&mut self, id: u64, out: &mut dyn Outlets) {
+        let refusal = Refusal::new(499, Some("cancelled"), "cancelled by the client");
+        self.fail(id, &refusal, out);
+    }
+
+    /// Forgets an exchange, with what the engine still does for it.
+    fn remove(&mut self, id: u64, outcome: &str) {
+        let Some(exchange) = self.exchanges.remove(&id) else { return };
+        let mut tokens = 0;
+        if let Phase::Running(run) = &exchange.phase {
+            tokens = run.tokens;
+            for client in run.clients() {
+                self.clients.remove(&client);
+            }
+        }
+        tracing::info!(
+            id = exchange.request_id,
+            exchange = id,
+            outcome,
+            tokens,
+            total_ms = exchange.arrived.elapsed().as_millis() as u64,
+            "request"
+        );
+        for client in exchange.abandon() {
+            self.send(Command::Cancel(client));
+        }
+    }
+
+    /// No new requests from now on.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+        self.flush_commands();
+    }
+
+    /// Tells the engine to end. Dropping its handle does the same when the queue is full.
+    pub(crate) fn shut_down(&mut self) {
+        self.send(Command::Shutdown);
+    }
+}

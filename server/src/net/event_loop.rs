@@ -1,0 +1,412 @@
+//! The network thread: accept, read, dispatch, write, and the shutdown.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mio::event::Event;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Token};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook_mio::v1_0::Signals;
+
+use super::conn::HttpConn;
+use super::dispatch::Dispatcher;
+use super::exchange::{self, shutting_down};
+use super::frontend::Refusal;
+use super::info::Info;
+use super::line::LineConn;
+use super::peers::{Peer, Peers, Protocol, ReadOutcome};
+use super::server::{App, ExitReport, FIRST_CONN, HTTP, Order, SIGNALS, Server, TCP, wake};
+use super::tokenize::Workers;
+
+/// Read buffer, and so the most that one connection reads in one turn.
+const READ_BYTES: usize = 64 << 10;
+/// Requests of one connection that are taken up in one turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// Reports of the engine taken in one turn.
+const REPORTS_PER_TURN: usize = 64;
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 128;
+/// Connections above the limit that are told so; more are closed without a word.
+const REFUSED_CONNECTIONS: usize = 64;
+/// Pause of the accept loop after it failed, for example for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How soon commands that found the engine's queue full are tried again.
+const COMMAND_RETRY: Duration = Duration::from_millis(2);
+/// Bytes that a connection may hold even when all of them together hold too much.
+const SMALL_REQUEST: usize = 64 << 10;
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Serving,
+    /// Finishing what runs, until `cut` at the latest.
+    Draining {
+        since: Instant,
+        cut: Instant,
+    },
+    /// Writing the last bytes.
+    Closing {
+        until: Instant,
+    },
+}
+
+/// Everything the network thread owns.
+pub(crate) struct EventLoop {
+    server: Server,
+    signals: Option<Signals>,
+    pub(crate) peers: Peers,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) info: Info,
+    nonce: u64,
+    next_conn: u64,
+    /// Which listeners may have connections waiting.
+    accept: [bool; 2],
+    accept_paused: Option<Instant>,
+    more_reports: bool,
+    stage: Stage,
+    clean: bool,
+    buffer: Vec<u8>,
+}
+
+impl EventLoop {
+    /// Starts the tokenizer threads and registers the signals.
+    pub(crate) fn new(server: Server, app: App) -> io::Result<Self> {
+        let config = &server.config;
+        let waker = server.waker.clone();
+        let wake_up: Arc<dyn Fn() + Send + Sync> = Arc::new(move || wake(&waker));
+        let workers =
+            Workers::start(config.tokenizer_threads, config.tokenizer_queue, &app.frontend, &wake_up)?;
+        let signals = config.handle_signals.then(|| Signals::new([SIGTERM, SIGINT])).transpose()?;
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let info = Info::new(app.routes, &app.engine.info, created, config.timeouts.stall);
+        // A fresh random state per process; its hash is as good as a random number.
+        let nonce = RandomState::new().hash_one(created);
+        let mut this = Self {
+            signals,
+            peers: Peers::default(),
+            dispatcher: Dispatcher::new(app.engine, workers, nonce),
+            info,
+            nonce,
+            next_conn: FIRST_CONN,
+            accept: [true; 2],
+            accept_paused: None,
+            more_reports: true,
+            stage: Stage::Serving,
+            clean: true,
+            buffer: vec![0; READ_BYTES],
+            server,
+        };
+        if let Some(signals) = &mut this.signals {
+            this.server.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
+        }
+        Ok(this)
+    }
+
+    /// Serves to the end.
+    pub(crate) fn run(mut self) -> io::Result<ExitReport> {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            match self.server.poll.poll(&mut events, self.patience()) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            let now = Instant::now();
+            for event in &events {
+                self.on_event(event);
+            }
+            events.clear();
+            if self.turn(now) {
+                self.dispatcher.shut_down();
+                let [finished, cancelled, failed] = self.dispatcher.totals();
+                return Ok(ExitReport { clean: self.clean, finished, cancelled, failed });
+            }
+        }
+    }
+
+    /// One turn over everything that is due. True at the end of the run.
+    fn turn(&mut self, now: Instant) -> bool {
+        self.accept_all(now);
+        self.dispatcher.take_prepared(&mut self.peers);
+        self.more_reports = self.dispatcher.take_reports(REPORTS_PER_TURN, &mut self.peers);
+        self.dispatcher.flush_commands();
+        for id in self.peers.expire(now) {
+            self.close(id);
+        }
+        for id in self.peers.take_queue() {
+            self.serve(id, now);
+        }
+        self.shutdown_step(now)
+    }
+
+    /// How long to wait for events.
+    fn patience(&self) -> Option<Duration> {
+        if self.more_reports || self.peers.has_queue() || self.accepts_now() {
+            return Some(Duration::ZERO);
+        }
+        let now = Instant::now();
+        let stage = match self.stage {
+            Stage::Serving => None,
+            Stage::Draining { since, cut } => {
+                let delayed = since + self.server.config.timeouts.drain_delay;
+                Some(if delayed > now { delayed.min(cut) } else { cut })
+            }
+            Stage::Closing { until } => Some(until),
+        };
+        let retry = self.dispatcher.wants_retry().then(|| now + COMMAND_RETRY);
+        let next = [self.peers.next_timer(), self.accept_paused, stage, retry].into_iter().flatten().min()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event.token() {
+            HTTP => self.accept[0] = true,
+            TCP => self.accept[1] = true,
+            SIGNALS => self.on_signals(),
+            token if token.0 as u64 >= FIRST_CONN => self.on_socket(token.0 as u64, event),
+            // The waker only ends the wait; every turn looks at all queues.
+            _ => {}
+        }
+    }
+
+    fn on_socket(&mut self, id: u64, event: &Event) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        peer.readable |= event.is_readable() || event.is_read_closed();
+        peer.writable |= event.is_writable();
+        peer.hung_up |= event.is_read_closed();
+        let broken = event.is_error() && !matches!(peer.stream.take_error(), Ok(None));
+        if broken {
+            self.close(id);
+        } else {
+            self.peers.queue(id);
+        }
+    }
+
+    fn on_signals(&mut self) {
+        let count = self.signals.as_mut().map_or(0, |signals| signals.pending().count());
+        for _ in 0..count {
+            let control = self.server.control();
+            match Order::load(&self.server.order) {
+                Order::Serve => control.drain(),
+                _ => control.exit(),
+            }
+        }
+    }
+
+    fn accepts_now(&self) -> bool {
+        self.accept_paused.is_none() && self.accept.contains(&true)
+    }
+
+    fn accept_all(&mut self, now: Instant) {
+        if self.accept_paused.is_some_and(|until| until > now) {
+            return;
+        }
+        self.accept_paused = None;
+        for index in 0..self.accept.len() {
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !self.accept[index] || self.accept_paused.is_some() {
+                    break;
+                }
+                self.accept_one(index, now);
+            }
+        }
+    }
+
+    fn accept_one(&mut self, index: usize, now: Instant) {
+        let listener = if index == 0 { &self.server.http } else { &self.server.tcp };
+        let Some(accepted) = listener.as_ref().map(TcpListener::accept) else {
+            self.accept[index] = false;
+            return;
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if let Err(error) = self.add(stream, index, now) {
+                    tracing::debug!("a new connection was lost: {error}");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.accept[index] = false,
+            Err(error) if is_the_clients_fault(&error) => {}
+            Err(error) => {
+                tracing::warn!("accepting connections pauses: {error}");
+                self.accept_paused = Some(now + ACCEPT_PAUSE);
+                // Left marked, so that the next try comes without a new event.
+                self.accept[index] = true;
+            }
+        }
+    }
+
+    fn add(&mut self, mut stream: TcpStream, index: usize, now: Instant) -> io::Result<()> {
+        let config = &self.server.config;
+        if self.peers.len() >= config.max_connections + REFUSED_CONNECTIONS {
+            return Ok(());
+        }
+        stream.set_nodelay(true)?;
+        let id = self.next_conn;
+        self.next_conn += 1;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.server.poll.registry().register(&mut stream, Token(id as usize), interest)?;
+        let protocol = if index == 0 {
+            let name = format!("req-{:08x}-{id}", self.nonce as u32);
+            Protocol::Http { conn: Box::new(HttpConn::new(config, now, name)), exchange: None }
+        } else {
+            Protocol::Line(Box::new(LineConn::new(config, now)))
+        };
+        let mut peer = Peer::new(stream, protocol);
+        if self.peers.len() >= config.max_connections {
+            peer.refuse(now, &exchange::too_many_connections());
+        }
+        if !matches!(self.stage, Stage::Serving) {
+            peer.finish_soon();
+        }
+        self.peers.insert(id, peer);
+        Ok(())
+    }
+
+    /// One turn of a connection: read, take up requests, write.
+    fn serve(&mut self, id: u64, now: Instant) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let mut alive = matches!(peer.read(now, &mut self.buffer), ReadOutcome::Open);
+        let mut more = true;
+        for _ in 0..REQUESTS_PER_TURN {
+            // A request is taken up only when the former answer is out.
+            alive = alive && self.write(id, now);
+            more = alive && self.take_request(id, now);
+            if !more {
+                break;
+            }
+        }
+        alive = alive && self.write(id, now);
+        if alive && self.settle(id, now) {
+            self.peers.rearm(id);
+            self.check_memory(id, now);
+            if more || self.peers.get_mut(id).is_some_and(|peer| peer.can_read()) {
+                self.peers.queue(id);
+            }
+        } else {
+            self.close(id);
+        }
+    }
+
+    /// Writes, and lets stream events that waited follow as long as the client takes them.
+    fn write(&mut self, id: u64, now: Instant) -> bool {
+        loop {
+            let Some(peer) = self.peers.get_mut(id) else { return false };
+            if peer.write(now).is_err() {
+                return false;
+            }
+            if peer.is_full() {
+                return true;
+            }
+            let exchanges = peer.exchanges();
+            // Each round either empties the waiting events or fills the outbox; they are finitely many.
+            let mut waiting = false;
+            for exchange in exchanges {
+                waiting |= self.dispatcher.resume(exchange, &mut self.peers);
+            }
+            let unwritten = self.peers.get_mut(id).is_some_and(|peer| peer.can_write());
+            if !waiting && !unwritten {
+                return true;
+            }
+        }
+    }
+
+    fn settle(&mut self, id: u64, now: Instant) -> bool {
+        self.peers.get_mut(id).is_some_and(|peer| !peer.is_abandoned() && peer.settle(now))
+    }
+
+    /// Refuses a connection that makes all of them together hold too much. Small requests always pass.
+    fn check_memory(&mut self, id: u64, now: Instant) {
+        let held = self.peers.held() + self.dispatcher.job_bytes();
+        if held <= self.server.config.max_held_bytes {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.held() > SMALL_REQUEST) {
+            peer.refuse(now, &exchange::overloaded());
+            self.peers.rearm(id);
+            self.peers.queue(id);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        let Some(mut peer) = self.peers.remove(id) else { return };
+        for exchange in peer.exchanges() {
+            self.dispatcher.cancel(exchange);
+        }
+        // Dropping the socket closes it; an error here leaves nothing behind.
+        if let Err(error) = self.server.poll.registry().deregister(&mut peer.stream) {
+            tracing::debug!("closing a connection: {error}");
+        }
+    }
+
+    /// Follows the owner's orders. True when the run is over.
+    fn shutdown_step(&mut self, now: Instant) -> bool {
+        let order = Order::load(&self.server.order);
+        if order == Order::Exit {
+            self.clean &= self.dispatcher.is_idle();
+            return true;
+        }
+        let times = self.server.config.timeouts;
+        match self.stage {
+            Stage::Serving if order == Order::Drain => {
+                tracing::info!("draining: no new requests");
+                self.stage = Stage::Draining { since: now, cut: now + times.shutdown };
+                self.dispatcher.drain();
+                self.finish_all();
+                false
+            }
+            Stage::Serving => false,
+            Stage::Draining { since, cut } => {
+                let idle = self.dispatcher.is_idle() && now >= since + times.drain_delay;
+                if idle || now >= cut {
+                    self.stop_serving(now, &shutting_down());
+                }
+                false
+            }
+            Stage::Closing { until } => now >= until || !self.peers.any_output(),
+        }
+    }
+
+    fn stop_serving(&mut self, now: Instant, refusal: &Refusal) {
+        self.clean &= self.dispatcher.is_idle();
+        self.dispatcher.fail_all(refusal, &mut self.peers);
+        for listener in [self.server.http.take(), self.server.tcp.take()].iter_mut().flatten() {
+            if let Err(error) = self.server.poll.registry().deregister(listener) {
+                tracing::debug!("closing a listener: {error}");
+            }
+        }
+        self.finish_all();
+        self.stage = Stage::Closing { until: now + self.server.config.timeouts.linger };
+    }
+
+    fn finish_all(&mut self) {
+        for id in self.peers.ids() {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.finish_soon();
+            }
+            self.peers.queue(id);
+        }
+    }
+
+    /// Whether new requests are refused.
+    pub(crate) fn is_draining(&self) -> bool {
+        !matches!(self.stage, Stage::Serving)
+    }
+
+    /// Most requests at a time on one raw TCP connection.
+    pub(crate) fn max_line_requests(&self) -> usize {
+        self.server.config.max_line_requests
+    }
+}
+
+/// Errors of `accept` that concern one connection, which is gone; the next one may be fine.
+fn is_the_clients_fault(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::Interrupted
+            | ErrorKind::TimedOut
+    )
+}

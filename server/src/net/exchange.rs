@@ -1,0 +1,205 @@
+//! One API request between the tokenizer threads, the engine and its connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tokenrouter_engine::handle::{ClientId, RefuseError};
+use tokenrouter_scheduler::{FinishReason, SubmitError, Usage};
+
+use super::frontend::{AnswerWriter, Refusal};
+
+/// An API request from its arrival to the end of its answer.
+pub(crate) struct Exchange {
+    /// The connection that asked.
+    pub(crate) conn: u64,
+    /// Name in the log.
+    pub(crate) request_id: String,
+    /// When it arrived.
+    pub(crate) arrived: Instant,
+    /// Where it is.
+    pub(crate) phase: Phase,
+}
+
+/// Where an exchange is.
+pub(crate) enum Phase {
+    /// With the tokenizer threads; the flag tells them that the client left.
+    Preparing(Arc<AtomicBool>),
+    /// With the engine.
+    Running(Run),
+}
+
+impl Exchange {
+    /// Tells the tokenizer threads, or names the choices that the engine must cancel.
+    pub(crate) fn abandon(&self) -> Vec<ClientId> {
+        match &self.phase {
+            Phase::Preparing(cancelled) => {
+                cancelled.store(true, Ordering::Relaxed);
+                Vec::new()
+            }
+            Phase::Running(run) => run.live().collect(),
+        }
+    }
+}
+
+/// One choice of an answer.
+struct Choice {
+    client: ClientId,
+    /// A stop string matched; later tokens do not count.
+    stopped: bool,
+    /// The engine has said its last word.
+    over: bool,
+}
+
+/// What the engine says about one choice.
+#[derive(Clone, Debug)]
+pub(crate) enum ChoiceEvent {
+    /// A token.
+    Token { token: u32, model: u8 },
+    /// The end.
+    Finished { reason: FinishReason, usage: Usage },
+}
+
+/// What an event led to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The answer goes on.
+    More,
+    /// It goes on without further tokens of this choice.
+    Stop { client: ClientId, committed_len: u32 },
+    /// All choices are done.
+    Done,
+    /// The answer cannot be finished.
+    Failed(Refusal),
+}
+
+/// The answer while the engine works on it.
+pub(crate) struct Run {
+    answer: Box<dyn AnswerWriter>,
+    /// Written piece by piece.
+    pub(crate) stream: bool,
+    choices: Vec<Choice>,
+    /// Events that wait for room in the outbox; bounded by the tokens asked for.
+    held: VecDeque<(usize, ChoiceEvent)>,
+    /// Tokens received, for the log.
+    pub(crate) tokens: u64,
+}
+
+impl Run {
+    /// An answer whose choices have the client ids `first`, `first + 1`, ...
+    pub(crate) fn new(answer: Box<dyn AnswerWriter>, stream: bool, first: ClientId, choices: usize) -> Self {
+        let choices = (first..).take(choices).map(|client| Choice { client, stopped: false, over: false });
+        let (choices, held) = (choices.collect(), VecDeque::new());
+        Self { answer, stream, choices, held, tokens: 0 }
+    }
+
+    /// Notes that a choice has ended in the engine, even if its events still wait.
+    pub(crate) fn set_over(&mut self, choice: usize) {
+        self.choices[choice].over = true;
+    }
+
+    /// Choices that the engine still works on.
+    pub(crate) fn live(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.choices.iter().filter(|choice| !choice.over).map(|choice| choice.client)
+    }
+
+    /// All choices, over or not.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.choices.iter().map(|choice| choice.client)
+    }
+
+    /// Whether events wait.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Lets an event wait.
+    pub(crate) fn hold(&mut self, choice: usize, event: ChoiceEvent) {
+        self.held.push_back((choice, event));
+    }
+
+    /// The event that has waited longest.
+    pub(crate) fn release(&mut self) -> Option<(usize, ChoiceEvent)> {
+        self.held.pop_front()
+    }
+
+    /// Applies an event; bytes to stream are appended to `out`.
+    pub(crate) fn apply(&mut self, choice: usize, event: &ChoiceEvent, out: &mut Vec<u8>) -> Outcome {
+        match event {
+            ChoiceEvent::Token { .. } if self.choices[choice].stopped => Outcome::More,
+            ChoiceEvent::Token { token, model } => {
+                self.tokens += 1;
+                match self.answer.on_token(choice, *token, *model, out) {
+                    Some(committed_len) => {
+                        self.choices[choice].stopped = true;
+                        Outcome::Stop { client: self.choices[choice].client, committed_len }
+                    }
+                    None => Outcome::More,
+                }
+            }
+            ChoiceEvent::Finished { reason: FinishReason::Failed(kind), .. } => {
+                let text = format!("the answer could not be finished: {kind}");
+                Outcome::Failed(Refusal::new(500, Some("engine_error"), &text))
+            }
+            ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
+            ChoiceEvent::Finished { reason, usage } => {
+                self.answer.on_finished(choice, reason, usage, out);
+                if self.answer.is_done() { Outcome::Done } else { Outcome::More }
+            }
+        }
+    }
+
+    /// Headers of an HTTP answer.
+    pub(crate) fn headers(&self) -> Vec<(&'static str, String)> {
+        self.answer.headers()
+    }
+
+    /// The body of an answer that is not streamed.
+    pub(crate) fn final_body(&mut self) -> Vec<u8> {
+        self.answer.final_body()
+    }
+}
+
+/// The refusal for requests that meet a shutdown.
+pub(crate) fn shutting_down() -> Refusal {
+    Refusal::new(503, Some("draining"), "the server is shutting down")
+}
+
+/// The refusal for a full queue.
+pub(crate) fn queue_full() -> Refusal {
+    Refusal::new(429, Some("queue_full"), "too many requests are waiting; try again later")
+}
+
+/// The refusal when the engine has ended.
+pub(crate) fn engine_dead() -> Refusal {
+    Refusal::new(503, Some("engine_dead"), "the engine has stopped")
+}
+
+/// The answer to a request that the engine did not accept.
+pub(crate) fn refused(error: &RefuseError) -> Refusal {
+    match error {
+        RefuseError::Draining => shutting_down(),
+        RefuseError::Submit(SubmitError::QueueFull { .. }) => queue_full(),
+        RefuseError::Submit(error) => {
+            let context =
+                matches!(error, SubmitError::ContextExceeded { .. } | SubmitError::CapacityExceeded { .. });
+            Refusal::new(400, context.then_some("context_length_exceeded"), &error.to_string())
+        }
+    }
+}
+
+/// The refusal when all requests together hold too many bytes.
+pub(crate) fn overloaded() -> Refusal {
+    Refusal::new(503, Some("overloaded"), "too many large requests are arriving; try again later")
+}
+
+/// The refusal for a connection above the limit.
+pub(crate) fn too_many_connections() -> Refusal {
+    Refusal::new(503, Some("too_many_connections"), "too many connections; try again later")
+}
+
+/// The refusal for a line whose id is running already.
+pub(crate) fn id_in_use() -> Refusal {
+    Refusal::new(400, None, "a request with this id is running on this connection")
+}

@@ -1,0 +1,86 @@
+//! Answers that need no engine: health, readiness, served models. They read atomics only.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokenrouter_engine::handle::{EngineInfo, EngineState, EngineStatus};
+use tokenrouter_scheduler::MAX_MODELS;
+
+use super::http::write::Response;
+use crate::api::{ServedRoute, model_json, models_json};
+
+/// What is served, and the memory of the stall check.
+pub(crate) struct Info {
+    routes: Vec<ServedRoute>,
+    /// Start of the process in Unix seconds.
+    created: u64,
+    context_len: usize,
+    names: Vec<String>,
+    stall: Duration,
+    /// Per model: start of the step in flight, and when it was first seen here.
+    seen: [(u64, Instant); MAX_MODELS],
+}
+
+impl Info {
+    /// `routes` are what `/v1/models` lists.
+    pub(crate) fn new(routes: Vec<ServedRoute>, engine: &EngineInfo, created: u64, stall: Duration) -> Self {
+        let names = engine.models.iter().map(|model| model.name.clone()).collect();
+        let seen = [(0, Instant::now()); MAX_MODELS];
+        Self { routes, created, context_len: engine.context_len, names, stall, seen }
+    }
+
+    /// `/v1/models`.
+    pub(crate) fn list(&self) -> Response {
+        Response::json(200, models_json(&self.routes, self.created, self.context_len))
+    }
+
+    /// `/v1/models/{id}`.
+    pub(crate) fn model(&self, name: &str) -> Response {
+        match model_json(&self.routes, name, self.created, self.context_len) {
+            Ok(body) => Response::json(200, body),
+            Err(error) => Response::json(error.status, error.to_json()),
+        }
+    }
+
+    /// `/health`: 503 when the engine has ended, or when a step has been in flight since longer than the
+    /// stall limit, as far as earlier calls have seen.
+    pub(crate) fn health(&mut self, status: &EngineStatus, now: Instant) -> Response {
+        if status.state() == EngineState::Stopped {
+            return unhealthy("engine_dead", "the engine has stopped");
+        }
+        let mut stalled = false;
+        for (seen, model) in self.seen.iter_mut().zip(&status.models) {
+            let since = model.in_flight_since.load(Ordering::Relaxed);
+            if since != seen.0 {
+                *seen = (since, now);
+            }
+            stalled |= since != 0 && now.duration_since(seen.1) >= self.stall;
+        }
+        if stalled {
+            return unhealthy("engine_stalled", "a step of the engine does not finish");
+        }
+        Response::json(200, b"{\"status\":\"ok\"}".to_vec())
+    }
+
+    /// `/ready`: 503 while draining, or when the engine takes nothing.
+    pub(crate) fn ready(&self, status: &EngineStatus, draining: bool) -> Response {
+        let state = match status.state() {
+            EngineState::Stopped => "stopped",
+            EngineState::Draining => "draining",
+            EngineState::Ready if draining => "draining",
+            EngineState::Ready => "ready",
+        };
+        let models: serde_json::Map<_, _> =
+            self.names.iter().map(|name| (name.clone(), serde_json::json!(state))).collect();
+        let body = serde_json::json!({"status": state, "models": models}).to_string().into_bytes();
+        if state == "ready" { Response::json(200, body) } else { busy(Response::json(503, body)) }
+    }
+}
+
+fn unhealthy(code: &str, message: &str) -> Response {
+    busy(Response::error(503, Some(code), message))
+}
+
+fn busy(response: Response) -> Response {
+    response.with("Retry-After", "1")
+}

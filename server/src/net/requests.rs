@@ -1,0 +1,132 @@
+//! What the network thread does with a request: answer it here, or hand it to the dispatcher.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::event_loop::EventLoop;
+use super::exchange;
+use super::frontend::{ApiCall, Refusal};
+use super::http::head::Head;
+use super::http::parse::HttpRequest;
+use super::http::write::Response;
+use super::line::{self, Probe, SHORT_LINE};
+use super::peers::Protocol;
+use super::routes::{self, Endpoint};
+
+impl EventLoop {
+    /// Takes up the next request of a connection. False when there is none.
+    pub(crate) fn take_request(&mut self, id: u64, now: Instant) -> bool {
+        let open = self.dispatcher.check_open();
+        let gate = |head: &Head| match routes::find(head.method, &head.path) {
+            Err(refused) => Some(refused),
+            Ok(Endpoint::Generate(_)) => open.as_ref().err().map(Refusal::response),
+            Ok(_) => None,
+        };
+        match self.peers.protocol(id) {
+            Some(Protocol::Http { conn, .. }) => match conn.next_request(now, gate) {
+                Some(request) => {
+                    self.http_request(id, request, now);
+                    true
+                }
+                None => false,
+            },
+            Some(Protocol::Line(conn)) => match conn.next_line(now) {
+                Some(line) => {
+                    self.line(id, line, now);
+                    true
+                }
+                None => false,
+            },
+            None => false,
+        }
+    }
+
+    fn http_request(&mut self, id: u64, request: HttpRequest, now: Instant) {
+        let response = match routes::find(request.head.method, &request.head.path) {
+            Err(response) => response,
+            Ok(Endpoint::Health) => self.info.health(self.dispatcher.status(), now),
+            Ok(Endpoint::Ready) => self.info.ready(self.dispatcher.status(), self.is_draining()),
+            Ok(Endpoint::Models) => self.info.list(),
+            Ok(Endpoint::Model(name)) => self.info.model(&name),
+            Ok(Endpoint::Options(allow)) => Response::empty(204).with("Allow", allow),
+            Ok(Endpoint::Generate(call)) => match self.submit_http(id, call, request.body) {
+                Ok(()) => return,
+                Err(refusal) => refusal.response(),
+            },
+        };
+        if let Some(Protocol::Http { conn, .. }) = self.peers.protocol(id) {
+            conn.respond(now, &response);
+        }
+    }
+
+    fn submit_http(&mut self, id: u64, call: ApiCall, body: Vec<u8>) -> Result<(), Refusal> {
+        let Some(Protocol::Http { conn, exchange }) = self.peers.protocol(id) else {
+            return Ok(());
+        };
+        let request_id = conn.request_id().to_owned();
+        *exchange = Some(self.dispatcher.submit(id, request_id, call, body)?);
+        Ok(())
+    }
+
+    /// Short lines are looked at here, so that a cancel does not queue behind large prompts. What is no JSON
+    /// object goes on to the front end, which says best what is wrong.
+    fn line(&mut self, id: u64, line: Vec<u8>, now: Instant) {
+        let mut probe = Probe::default();
+        if line.len() <= SHORT_LINE {
+            match line::probe(&line) {
+                Ok(found) => probe = found,
+                Err(problem) => {
+                    return self.answer_line(id, &Value::Null, &Refusal::new(400, None, problem), now);
+                }
+            }
+        }
+        if let Some(op) = probe.op {
+            return self.line_operation(id, &op, &probe.id, now);
+        }
+        match self.submit_line(id, &probe.id, line) {
+            Ok(()) => {}
+            Err(refusal) => self.answer_line(id, &probe.id, &refusal, now),
+        }
+    }
+
+    fn line_operation(&mut self, id: u64, op: &str, name: &Value, now: Instant) {
+        let Some(Protocol::Line(conn)) = self.peers.protocol(id) else { return };
+        match op {
+            "ping" => conn.pong(now, name),
+            "cancel" => {
+                // One that has just ended is no longer there: nothing to do and nothing to say.
+                if let Some(exchange) = conn.find(name) {
+                    self.dispatcher.cancel_on_request(exchange, &mut self.peers);
+                }
+            }
+            _ => {
+                let refusal = Refusal::new(400, None, "op must be \"cancel\", \"ping\" or absent");
+                self.answer_line(id, name, &refusal, now);
+            }
+        }
+    }
+
+    fn submit_line(&mut self, id: u64, name: &Value, line: Vec<u8>) -> Result<(), Refusal> {
+        let most = self.max_line_requests();
+        let Some(Protocol::Line(conn)) = self.peers.protocol(id) else { return Ok(()) };
+        if conn.running().len() >= most {
+            return Err(exchange::queue_full());
+        }
+        if conn.find(name).is_some() {
+            // An error with this id would end the request that runs under it.
+            self.answer_line(id, &Value::Null, &exchange::id_in_use(), Instant::now());
+            return Ok(());
+        }
+        let request_id = format!("line-{id}-{}", conn.lines());
+        let exchange = self.dispatcher.submit(id, request_id, ApiCall::Line, line)?;
+        conn.begin(exchange, name.clone());
+        Ok(())
+    }
+
+    fn answer_line(&mut self, id: u64, name: &Value, refusal: &Refusal, now: Instant) {
+        if let Some(Protocol::Line(conn)) = self.peers.protocol(id) {
+            conn.answer(now, name, refusal);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The network server as its owner sees it: bind, hand out wakers and controls, run.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use mio::net::TcpListener;
+use mio::{Interest, Poll, Token, Waker};
+use tokenrouter_engine::handle::EngineHandle;
+
+use super::config::NetConfig;
+use super::event_loop::EventLoop;
+use super::frontend::Frontend;
+use crate::api::ServedRoute;
+
+pub(crate) const HTTP: Token = Token(0);
+pub(crate) const TCP: Token = Token(1);
+pub(crate) const WAKE: Token = Token(2);
+pub(crate) const SIGNALS: Token = Token(3);
+/// Connection numbers start here.
+pub(crate) const FIRST_CONN: u64 = 16;
+
+/// What the server serves.
+pub struct App {
+    /// The engine; its `wake` must be [`Server::waker`].
+    pub engine: EngineHandle,
+    /// Requests to tokens and back.
+    pub frontend: Arc<dyn Frontend>,
+    /// What `/v1/models` lists.
+    pub routes: Vec<ServedRoute>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitReport {
+    /// Every accepted request was answered to its end.
+    pub clean: bool,
+    /// Requests answered to their end.
+    pub finished: u64,
+    /// Requests whose client left.
+    pub cancelled: u64,
+    /// Requests that ended with an error after they were taken.
+    pub failed: u64,
+}
+
+/// A server with bound ports that does not serve yet.
+pub struct Server {
+    pub(crate) config: NetConfig,
+    pub(crate) poll: Poll,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) http: Option<TcpListener>,
+    pub(crate) tcp: Option<TcpListener>,
+    pub(crate) order: Arc<AtomicU8>,
+    http_addr: Option<SocketAddr>,
+    tcp_addr: Option<SocketAddr>,
+}
+
+impl Server {
+    /// Binds the configured ports (with `SO_REUSEADDR`). Clients can connect from now on; they are answered
+    /// once [`run`](Self::run) is called.
+    ///
+    /// # Errors
+    /// When an address is taken or not ours; the text names it.
+    pub fn bind(config: NetConfig) -> io::Result<Server> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let mut http = listen(config.http, "HTTP")?;
+        let mut tcp = listen(config.tcp, "TCP")?;
+        for (listener, token) in [(&mut http, HTTP), (&mut tcp, TCP)] {
+            if let Some(listener) = listener {
+                poll.registry().register(listener, token, Interest::READABLE)?;
+            }
+        }
+        let address =
+            |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
+        let (http_addr, tcp_addr) = (address(&http)?, address(&tcp)?);
+        let order = Arc::new(AtomicU8::new(Order::Serve as u8));
+        Ok(Server { config, poll, waker, http, tcp, order, http_addr, tcp_addr })
+    }
+
+    /// Address of the HTTP port, with the port number that was taken.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// Address of the raw TCP port, with the port number that was taken.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp_addr
+    }
+
+    /// What the engine calls after it has queued a report.
+    pub fn waker(&self) -> impl Fn() + Send + Sync + 'static {
+        let waker = self.waker.clone();
+        move || wake(&waker)
+    }
+
+    /// A handle that ends the run from another thread.
+    pub fn control(&self) -> ServerControl {
+        ServerControl { order: self.order.clone(), waker: self.waker.clone() }
+    }
+
+    /// Serves on the calling thread until a signal or a [`ServerControl`] ends it.
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or the system's event queue fails.
+    pub fn run(self, app: App) -> io::Result<ExitReport> {
+        EventLoop::new(self, app)?.run()
+    }
+}
+
+fn listen(address: Option<SocketAddr>, what: &str) -> io::Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
+    TcpListener::bind(address).map(Some).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot listen on {address} ({what}): {error}"))
+    })
+}
+
+pub(crate) fn wake(waker: &Waker) {
+    // Fails only when the event queue is gone, and with it the thread to wake.
+    if let Err(error) = waker.wake() {
+        tracing::debug!("waking the network thread failed: {error}");
+    }
+}
+
+/// What the owner has ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Order {
+    Serve = 0,
+    Drain = 1,
+    Exit = 2,
+}
+
+impl Order {
+    /// The order that is in force.
+    pub(crate) fn load(order: &AtomicU8) -> Order {
+        match order.load(Ordering::Acquire) {
+            0 => Order::Serve,
+            1 => Order::Drain,
+            _ => Order::Exit,
+        }
+    }
+}
+
+/// Ends a running server from another thread.
+#[derive(Clone)]
+pub struct ServerControl {
+    order: Arc<AtomicU8>,
+    waker: Arc<Waker>,
+}
+
+impl ServerControl {
+    /// Takes no new requests, finishes what runs, and ends; like the first SIGTERM.
+    pub fn drain(&self) {
+        self.order.fetch_max(Order::Drain as u8, Ordering::AcqRel);
+        wake(&self.waker);
+    }
+
+    /// Ends at once; like the second signal.
+    pub fn exit(&self) {
+        self.order.fetch_max(Order::Exit as u8, Ordering::AcqRel);
+        wake(&self.waker);
+    }
+}
