@@ -32,6 +32,7 @@ pub(crate) fn request(
     prompts: Vec<PromptInput>,
 ) -> Result<ApiRequest, ApiError> {
     let fields = Fields::new(map);
+    log_unknown(map);
     refuse_missing_features(&fields, defaults.kind)?;
     let (route, served_name) = limits.route(fields.text("model")?)?;
     let n = fields.int("n", 1..=i64::from(limits.max_n))?.unwrap_or(1) as u32;
@@ -65,6 +66,66 @@ pub(crate) fn request(
         routing_return,
         request_id: request_id(&fields)?,
     })
+}
+
+/// Every field some endpoint reads.
+const KNOWN: [&str; 47] = [
+    "add_generation_prompt",
+    "add_special_tokens",
+    "best_of",
+    "cache_salt",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "echo",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "id",
+    "ignore_eos",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "min_p",
+    "min_tokens",
+    "model",
+    "n",
+    "presence_penalty",
+    "priority",
+    "prompt",
+    "reasoning_effort",
+    "repetition_penalty",
+    "request_id",
+    "response_format",
+    "return_token_ids",
+    "seed",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "stream_options",
+    "suffix",
+    "temperature",
+    "token_routing",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "use_beam_search",
+];
+
+/// Unknown fields are ignored, as clients send many; the log tells who looks for the reason.
+fn log_unknown(map: &Map<String, Value>) {
+    let known = |key: &String| KNOWN.contains(&key.as_str()) || UNSUPPORTED.contains(&key.as_str());
+    let unknown: Vec<&String> = map.keys().filter(|key| !known(key)).take(16).collect();
+    if !unknown.is_empty() {
+        tracing::debug!(fields = ?unknown, "unknown request fields are ignored");
+    }
 }
 
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
