@@ -4,6 +4,7 @@
 //! path and the scalar twin follow it and agree to the bit (NaN payloads aside), whatever the
 //! number of threads, the batch around a row, or the way its tokens were fed.
 #![deny(clippy::undocumented_unsafe_blocks)]
+#![allow(clippy::needless_range_loop, reason = "lanes and register tiles are indexed alike")]
 
 pub mod cpu;
 mod dtype;

@@ -199,7 +199,7 @@ impl TopList {
     /// Ids come in ascending order, so a tie stays behind its equals.
     #[inline(always)]
     fn offer(&mut self, id: u32, x: f32) {
-        if !(x > self.threshold()) {
+        if x <= self.threshold() || x.is_nan() {
             return;
         }
         if self.len < TOP {

@@ -28,7 +28,7 @@ MODELS = [
          hidden=48, inter=80, heads=4, kv=2, dim=16, vocab=96, max_pos=128, rope=dict(rope_theta=1e6), lens=(5, 37, 80),
          extra=dict(use_sliding_window=False, sliding_window=None, max_window_layers=2),
          generation=dict(eos_token_id=[3, 7], pad_token_id=3, do_sample=True, temperature=0.6, top_k=20, top_p=0.95)),
-    dict(name="qwen3-untied-sharded", arch="qwen3", seed=2, dtype="BF16", style="new", tied=False, shards=3,
+    dict(name="qwen3-untied-sharded", arch="qwen3", seed=2, dtype="BF16", style="new", tied=False, shards=3, eps=1e-3,
          hidden=40, inter=64, heads=4, kv=2, dim=24, vocab=96, max_pos=128, rope=dict(rope_theta=5e5), lens=(5, 37, 80),
          extra=dict(use_sliding_window=False, sliding_window=None, max_window_layers=2,
                     layer_types=["full_attention", "full_attention"])),
@@ -39,7 +39,7 @@ MODELS = [
     dict(name="qwen3-yarn-factors", arch="qwen3", seed=4, dtype="BF16", style="new", tied=True,
          hidden=32, inter=48, heads=2, kv=1, dim=32, vocab=96, max_pos=128, lens=(6, 33, 100),
          rope=dict(rope_theta=1e5, rope_type="yarn", factor=3.0, original_max_position_embeddings=40,
-                   beta_fast=6.0, beta_slow=0.5, attention_factor=1.25)),
+                   beta_fast=2.0, beta_slow=0.25, attention_factor=1.25)),
     dict(name="qwen2-mha-tied", arch="qwen2", seed=5, dtype="BF16", style="old", tied=True,
          hidden=64, inter=96, heads=4, kv=4, vocab=112, max_pos=128, rope=dict(rope_theta=1e6), lens=(5, 37, 80),
          extra=dict(use_sliding_window=False, sliding_window=32768, max_window_layers=2)),
@@ -56,7 +56,7 @@ MODELS = [
     dict(name="llama-bias-f32", arch="llama", seed=9, dtype="F32", style="old", tied=False, biases="all",
          hidden=32, inter=48, heads=4, kv=2, vocab=96, max_pos=128, rope={}, lens=(5, 37, 80),
          extra=dict(attention_bias=True, mlp_bias=True)),
-    dict(name="llama-odd", arch="llama", seed=10, dtype="BF16", style="new", tied=False,
+    dict(name="llama-odd", arch="llama", seed=10, dtype="BF16", style="new", tied=False, eps=1e-2,
          hidden=45, inter=70, heads=3, kv=1, dim=36, vocab=97, max_pos=128, rope=dict(rope_theta=1e4), lens=(5, 37, 80),
          extra=dict(attention_bias=False, mlp_bias=False)),
 ]
@@ -72,7 +72,7 @@ def config(m, style):
              num_key_value_heads=m["kv"])
     if "dim" in m:
         c["head_dim"] = m["dim"]
-    c.update(max_position_embeddings=m["max_pos"], rms_norm_eps=1e-5 if m["arch"] == "llama" else 1e-6,
+    c.update(max_position_embeddings=m["max_pos"], rms_norm_eps=m.get("eps", 1e-5 if m["arch"] == "llama" else 1e-6),
              hidden_act="silu", attention_dropout=0.0, initializer_range=0.02, tie_word_embeddings=m["tied"],
              use_cache=True, bos_token_id=None, eos_token_id=3)
     if m["arch"] == "qwen3":

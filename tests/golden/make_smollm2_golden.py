@@ -3,7 +3,8 @@
     python tests/golden/make_smollm2_golden.py [FOLDER]      (default: models/smollm2)
 
 Tries all candidate prompts and keeps, per kind, the few whose path has the widest smallest margin between the two
-best logits, so that another correct float32 computation picks the same tokens. Writes smollm2.json.
+best logits, so that another correct float32 computation picks the same tokens. A float64 pass (reference.py) must
+pick them too, also with K and V rounded to f16 and to bf16. Writes smollm2.json.
 """
 
 import hashlib
@@ -12,8 +13,10 @@ import os
 import sys
 
 import ml_numbers as num
+import numpy as np
 import torch
 import transformers
+from reference import Reference, log_softmax
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -72,6 +75,17 @@ def greedy(model, prompt, eos):
     return out, logprobs, margin
 
 
+def confirm(reference, case):
+    """The largest log-probability difference per cache type; the tokens must be the same."""
+    ids, start = case["output_ids"], len(case["prompt_ids"]) - 1
+    out = {}
+    for name, kv_round in (("float64", lambda x: x), ("kv_f16", num.round_f16), ("kv_bf16", num.round_bf16)):
+        lp, _ = log_softmax(reference.logits(case["prompt_ids"] + ids[:-1], kv_round)[start:])
+        assert (lp.argmax(-1) == ids).all(), (name, case)
+        out[name] = float(f"{np.abs(lp[np.arange(len(ids)), ids] - case['output_logprobs']).max():.2g}")
+    return out
+
+
 def sha256(path):
     with open(path, "rb") as f:
         return hashlib.sha256(f.read()).hexdigest()
@@ -83,6 +97,7 @@ def main():
     transformers.logging.set_verbosity_error()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    eos = model.config.eos_token_id
     cases = []
     for kind, candidates in (("chat", CHAT), ("plain", PLAIN), ("long", LONG)):
         found = []
@@ -94,16 +109,20 @@ def main():
             else:
                 case["prompt"] = rendered = text
             case["prompt_ids"] = tokenizer(rendered, add_special_tokens=False).input_ids
-            out, logprobs, margin = greedy(model, case["prompt_ids"], model.config.eos_token_id)
+            out, logprobs, margin = greedy(model, case["prompt_ids"], eos)
             case.update(output_ids=out, output_logprobs=logprobs, smallest_margin=round(margin, 4),
                         text=tokenizer.decode(out, skip_special_tokens=True))
             print(f"{margin:8.4f} {len(out):3d} {kind} {str(text)[-60:]!r} -> {case['text']!r}", flush=True)
             found.append(case)
         cases += sorted(found, key=lambda c: -c["smallest_margin"])[: KEEP[kind]]
+    del model
+    reference = Reference(folder)
+    for case in cases:
+        case["noise"] = confirm(reference, case)
     files = {f: sha256(os.path.join(folder, f)) for f in ("model.safetensors", "tokenizer.json")}
     golden = dict(
         made_with=dict(transformers=transformers.__version__, torch=torch.__version__.split("+")[0]),
-        arithmetic="float32", files_sha256=files, new_tokens=NEW_TOKENS, eos_id=model.config.eos_token_id, cases=cases)
+        arithmetic="float32", files_sha256=files, new_tokens=NEW_TOKENS, eos_id=eos, cases=cases)
     num.write_json(os.path.join(HERE, "smollm2.json"), golden)
 
 

@@ -1,6 +1,6 @@
 //! A plain blocking HTTP client, written against the protocol and not against our server.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 

@@ -6,7 +6,9 @@ use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
 
-use crate::support::{TempDir, qwen3_config, random_checkpoint};
+use crate::support::{
+    TempDir, encode, qwen3_config, random_checkpoint, random_tensors, wide_config, write_checkpoint,
+};
 
 const PAGES: usize = 40;
 const STEP: usize = 160;
@@ -157,12 +159,18 @@ fn decode_is_an_extend_of_one() {
 
 #[test]
 fn threads_change_nothing() {
-    for config in configs() {
+    for config in configs().into_iter().chain([wide_config()]) {
         let dir = random_checkpoint(&config, Dtype::F32, 5);
         let ids = tokens(2, 90);
         let want = alone(&mut build(&dir, options(1, DType::F32)), &ids);
         for threads in [2, 3] {
-            assert!(alone(&mut build(&dir, options(threads, DType::F32)), &ids) == want, "{threads} threads");
+            let mut model = build(&dir, options(threads, DType::F32));
+            assert!(alone(&mut model, &ids) == want, "{threads} threads");
+            let pages = scattered(1, ids.len());
+            for (i, id) in ids.iter().enumerate().take(20) {
+                let found = run(&mut model, &[Feed { pages: &pages, start: i, ids: &[*id] }]);
+                assert!(found[0] == want[i], "{threads} threads, decode at {i}");
+            }
         }
     }
 }
@@ -231,11 +239,75 @@ fn a_tied_flag_beats_a_tensor_and_a_tensor_beats_the_embedding() {
     let ignored = of(&untied);
     assert!(head != ignored, "lm_head and embedding must differ for this test");
     // The embedding named as lm_head gives what tying gives.
-    let mut tensors = crate::support::random_tensors(&qwen3_config(), Dtype::BF16, 9);
+    let mut tensors = random_tensors(&qwen3_config(), Dtype::BF16, 9);
     tensors.insert("lm_head.weight".into(), tensors["model.embed_tokens.weight"].clone());
     let copied = TempDir::new();
-    crate::support::write_checkpoint(copied.path(), &qwen3_config(), &tensors);
+    write_checkpoint(copied.path(), &qwen3_config(), &tensors);
     assert!(of(&copied) == ignored);
+}
+
+/// Numbers that every type holds exactly give the same bits in every type, in a mixture of types,
+/// and from an odd address in the file (bug-log L12).
+#[test]
+fn the_stored_type_changes_nothing() {
+    let exact: Vec<(String, Vec<usize>, Vec<f32>)> = random_tensors(&qwen3_config(), Dtype::F32, 12)
+        .into_iter()
+        .map(|(name, (_, shape, data))| {
+            let values = data.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+            (name, shape, values.map(|v| (v * 64.0).round() / 64.0).collect())
+        })
+        .collect();
+    let ids = tokens(6, 40);
+    let stored = |dtype: &dyn Fn(usize) -> Dtype, odd: bool| {
+        let tensors = exact.iter().enumerate().map(|(i, (name, shape, values))| {
+            (name.clone(), (dtype(i), shape.clone(), encode(values, dtype(i))))
+        });
+        let dir = TempDir::new();
+        write_checkpoint(dir.path(), &qwen3_config(), &tensors.collect());
+        if odd {
+            shift_data_by_one_byte(&dir.path().join("model.safetensors"));
+        }
+        alone(&mut build(&dir, options(1, DType::F32)), &ids)
+    };
+    let want = stored(&|_| Dtype::F32, false);
+    for odd in [false, true] {
+        assert!(stored(&|_| Dtype::F32, odd) == want, "f32, odd address {odd}");
+        assert!(stored(&|_| Dtype::BF16, odd) == want, "bf16, odd address {odd}");
+        assert!(stored(&|_| Dtype::F16, odd) == want, "f16, odd address {odd}");
+        let mixed = |i| [Dtype::BF16, Dtype::F32, Dtype::F16][i % 3];
+        assert!(stored(&mixed, odd) == want, "mixed, odd address {odd}");
+    }
+}
+
+/// Pads the header so that the data begin at an odd offset.
+fn shift_data_by_one_byte(path: &std::path::Path) {
+    let old = std::fs::read(path).unwrap();
+    let end = 8 + u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
+    let mut new = (end as u64 - 8 + 1).to_le_bytes().to_vec();
+    new.extend(&old[8..end]);
+    new.push(b' ');
+    new.extend(&old[end..]);
+    std::fs::write(path, new).unwrap();
+}
+
+/// Activations whose squares are far beyond f16 stay finite: norms and sums are f32.
+#[test]
+fn large_activations_stay_finite() {
+    let mut tensors = random_tensors(&qwen3_config(), Dtype::F16, 13);
+    let (dtype, shape, data) = tensors.get_mut("model.embed_tokens.weight").unwrap();
+    let huge: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (i % 17) as f32 * 3000.0).collect();
+    *data = encode(&huge, *dtype);
+    let dir = TempDir::new();
+    write_checkpoint(dir.path(), &qwen3_config(), &tensors);
+    let logits = alone(&mut build(&dir, options(1, DType::F32)), &tokens(1, 20));
+    assert!(logits.iter().flatten().all(|bits| f32::from_bits(*bits).is_finite()));
+}
+
+/// A model may be handed to the thread that drives it.
+#[test]
+fn models_can_move_to_a_thread() {
+    fn movable<T: Send>() {}
+    movable::<Model>();
 }
 
 #[test]

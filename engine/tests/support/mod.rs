@@ -48,6 +48,18 @@ pub(crate) fn qwen3_config() -> Value {
     })
 }
 
+/// A Qwen3 configuration wide enough that even one token's products are shared out to the worker
+/// threads (the kernels keep smaller work on the caller).
+pub(crate) fn wide_config() -> Value {
+    let mut config = qwen3_config();
+    for (name, value) in
+        [("hidden_size", 512), ("intermediate_size", 640), ("head_dim", 32), ("num_hidden_layers", 1)]
+    {
+        config[name] = json!(value);
+    }
+    config
+}
+
 /// The tensors that a configuration asks for, random; written from the published layout, not from
 /// the engine's own tables.
 pub(crate) fn random_tensors(config: &Value, dtype: Dtype, seed: u64) -> Tensors {

@@ -56,7 +56,11 @@ pub struct AttnArgs<'a> {
 pub fn attention(ctx: Ctx<'_>, args: AttnArgs<'_>, out: &mut [f32]) {
     let layout = args.kv.layout();
     let (t, d, kv_heads) = (args.tokens.len(), layout.head_dim, layout.kv_heads);
-    assert!(kv_heads > 0 && args.q_heads % kv_heads == 0, "{} query heads, {kv_heads} kv heads", args.q_heads);
+    assert!(
+        kv_heads > 0 && args.q_heads.is_multiple_of(kv_heads),
+        "{} query heads, {kv_heads} kv heads",
+        args.q_heads
+    );
     assert_eq!(args.q.len(), t * args.q_heads * d, "queries");
     assert_eq!(out.len(), args.q.len(), "out of attention");
     assert_eq!(args.tokens.positions.len(), t, "positions");
@@ -116,17 +120,22 @@ impl Unit<'_> {
     fn segments<V: Lanes, E: Elem>(mut self) {
         let heads = self.q.len() / self.d;
         let mut states = [State::default(); GROUP];
-        for (index, pages) in self.pages[..self.length.div_ceil(PAGE_TOKENS)].chunks(SEGMENT_PAGES).enumerate() {
+        for (index, pages) in
+            self.pages[..self.length.div_ceil(PAGE_TOKENS)].chunks(SEGMENT_PAGES).enumerate()
+        {
             let count = (self.length - index * SEGMENT_TOKENS).min(SEGMENT_TOKENS);
             let mut at = 0;
             while at < heads {
                 let states = &mut states[at..];
+                let left = heads - at;
                 // 4 heads go as 2 + 2, not 3 + 1.
-                match heads - at {
-                    3 | 5.. => at += self.heads::<V, E, HEADS>(states, at, pages, count, index == 0),
-                    2 | 4 => at += self.heads::<V, E, 2>(states, at, pages, count, index == 0),
-                    _ => at += self.heads::<V, E, 1>(states, at, pages, count, index == 0),
-                }
+                at += if V::WIDE_TILES && left >= HEADS && left != 4 {
+                    self.heads::<V, E, HEADS>(states, at, pages, count, index == 0)
+                } else if V::WIDE_TILES && left >= 2 {
+                    self.heads::<V, E, 2>(states, at, pages, count, index == 0)
+                } else {
+                    self.heads::<V, E, 1>(states, at, pages, count, index == 0)
+                };
             }
         }
         for (state, out) in states.iter().zip(self.out.chunks_exact_mut(self.d)) {
@@ -155,7 +164,7 @@ impl Unit<'_> {
             }
         }
         let mut d = 0;
-        while d + 8 * WIDTH <= self.d {
+        while V::WIDE_TILES && d + 8 * WIDTH <= self.d {
             self.value::<V, E, C, WIDTH>(at, d, pages, count, first, &fold);
             d += 8 * WIDTH;
         }

@@ -30,6 +30,8 @@ macro_rules! join_tree {
 }
 
 impl Lanes for Avx {
+    const WIDE_TILES: bool = true;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         // SAFETY: register-only instruction; the features were checked before `run`.
@@ -114,9 +116,7 @@ impl Lanes for Avx {
     #[inline(always)]
     fn zero_where_zero(self, value: Self) -> Self {
         // SAFETY: register-only instructions; the features were checked before `run`.
-        Avx(unsafe {
-            _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps()), value.0)
-        })
+        Avx(unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps()), value.0) })
     }
 
     #[inline(always)]

@@ -116,8 +116,9 @@ impl KvArena {
         let dtype = self.layout.dtype;
         let bytes = self.layout.head_dim * dtype.size();
         // SAFETY: head_rows checks page, layer and head; slots of a head follow each other.
-        let data =
-            unsafe { std::slice::from_raw_parts(self.head_rows(page, layer, half, head).add(slot * bytes), bytes) };
+        let data = unsafe {
+            std::slice::from_raw_parts(self.head_rows(page, layer, half, head).add(slot * bytes), bytes)
+        };
         (0..self.layout.head_dim).map(|i| dtype.read(data, i)).collect()
     }
 
@@ -129,7 +130,10 @@ impl KvArena {
     pub(crate) fn head_rows(&self, page: u32, layer: usize, half: Half, head: usize) -> *const u8 {
         let l = &self.layout;
         let page = page as usize;
-        assert!(page < l.pages && layer < l.layers && head < l.kv_heads, "page {page}, layer {layer}, head {head}");
+        assert!(
+            page < l.pages && layer < l.layers && head < l.kv_heads,
+            "page {page}, layer {layer}, head {head}"
+        );
         let vectors = ((page * l.layers + layer) * 2 + half as usize) * l.kv_heads + head;
         // SAFETY: the indices are below the extents that the arena was sized with.
         unsafe { self.start.add(vectors * PAGE_TOKENS * l.head_dim * l.dtype.size()) }
@@ -174,7 +178,8 @@ mod tests {
 
     #[test]
     fn too_large_and_refused_shapes_are_errors() {
-        let layout = KvLayout { layers: 2, kv_heads: 1, head_dim: 4, dtype: DType::F32, pages: usize::MAX / 8 };
+        let layout =
+            KvLayout { layers: 2, kv_heads: 1, head_dim: 4, dtype: DType::F32, pages: usize::MAX / 8 };
         assert_eq!(KvArena::new(layout).err(), Some(KvError::TooLarge(layout)));
         let layout = KvLayout { pages: 1 << 52, ..layout };
         assert!(KvArena::new(layout).is_err());

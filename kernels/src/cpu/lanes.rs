@@ -7,6 +7,9 @@ use half::{bf16, f16};
 
 /// Eight f32 values. Each method is exact lane by lane: one IEEE operation, rounded once.
 pub(crate) trait Lanes: Copy {
+    /// Whether wide register tiles pay off. Without, kernels use narrow tiles only, which saves
+    /// much compile time and, by the order of the kernels, changes no bit.
+    const WIDE_TILES: bool;
     /// All lanes equal to `x`.
     fn splat(x: f32) -> Self;
     /// # Safety
@@ -87,6 +90,8 @@ impl Portable {
 }
 
 impl Lanes for Portable {
+    const WIDE_TILES: bool = false;
+
     #[inline(always)]
     fn splat(x: f32) -> Self {
         Portable([x; 8])

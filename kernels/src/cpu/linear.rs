@@ -46,7 +46,7 @@ pub fn linear(
     out: &mut [f32],
 ) {
     let (n, k) = (w.rows(), w.cols());
-    assert!(k > 0 && x.len() % k == 0, "x of {} elements, K {k}", x.len());
+    assert!(k > 0 && x.len().is_multiple_of(k), "x of {} elements, K {k}", x.len());
     let t = x.len() / k;
     assert_eq!(out.len(), t * n, "out of a linear layer, T {t}, N {n}");
     if let Some(bias) = bias {
@@ -113,43 +113,44 @@ impl Part<'_> {
     fn block<V: Lanes, E: Elem, const R: usize>(&self, row: usize, from: usize, to: usize) {
         let mut ahead = ROWS * self.w.cols() * E::SIZE;
         let mut t = from;
-        while t + COLS <= to {
-            self.tile::<V, E, R, COLS>(row, t, ahead);
-            ahead = 0;
-            t += COLS;
+        if V::WIDE_TILES && R > 1 {
+            while t + COLS <= to {
+                self.tile::<V, E, R, COLS>(row, t, ahead);
+                ahead = 0;
+                t += COLS;
+            }
+            if t + 2 <= to {
+                self.tile::<V, E, R, 2>(row, t, ahead);
+                t += 2;
+            }
         }
-        match to - t {
-            2 => self.tile::<V, E, R, 2>(row, t, ahead),
-            1 => self.tile::<V, E, R, 1>(row, t, ahead),
-            _ => {}
+        while t < to {
+            self.tile::<V, E, R, 1>(row, t, ahead);
+            ahead = 0;
+            t += 1;
         }
     }
 
     #[inline(always)]
     fn tile<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: usize) {
-        let sums = match self.reduce {
-            Reduce::Whole => self.products::<V, E, R, C>(row, t, 0, self.w.cols(), ahead),
-            Reduce::Segments4 => {
-                let borders = segment_borders(self.w.cols());
-                let mut s = [[[0.0; C]; R]; 4];
-                for i in 0..4 {
-                    s[i] = self.products::<V, E, R, C>(row, t, borders[i], borders[i + 1], ahead);
-                }
-                let mut sums = [[0.0; C]; R];
-                for r in 0..R {
-                    for c in 0..C {
-                        sums[r][c] = (s[0][r][c] + s[1][r][c]) + (s[2][r][c] + s[3][r][c]);
-                    }
-                }
-                sums
-            }
+        let k = self.w.cols();
+        let (borders, segments) = match self.reduce {
+            Reduce::Whole => ([0, k, k, k, k], 1),
+            Reduce::Segments4 => (segment_borders(k), 4),
         };
+        let mut s = [[[0.0; C]; R]; 4];
+        for i in 0..segments {
+            s[i] = self.products::<V, E, R, C>(row, t, borders[i], borders[i + 1], ahead);
+        }
         for r in 0..R {
             for c in 0..C {
-                let value = match self.bias {
-                    Some(bias) => sums[r][c] + bias.get(row + r),
-                    None => sums[r][c],
+                let mut value = match self.reduce {
+                    Reduce::Whole => s[0][r][c],
+                    Reduce::Segments4 => (s[0][r][c] + s[1][r][c]) + (s[2][r][c] + s[3][r][c]),
                 };
+                if let Some(bias) = self.bias {
+                    value += bias.get(row + r);
+                }
                 // SAFETY: output column `row + r` belongs to this part alone.
                 unsafe { self.out.set((t + c) * self.w.rows() + row + r, value) };
             }

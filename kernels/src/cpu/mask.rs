@@ -6,7 +6,11 @@
 /// # Panics
 /// When `vocab` is 0 or the length is no multiple of it.
 pub fn mask_padding(logits: &mut [f32], vocab: usize, real_vocab: usize) {
-    assert!(vocab > 0 && logits.len() % vocab == 0, "{} logits of a vocabulary of {vocab}", logits.len());
+    assert!(
+        vocab > 0 && logits.len().is_multiple_of(vocab),
+        "{} logits of a vocabulary of {vocab}",
+        logits.len()
+    );
     if real_vocab < vocab {
         for row in logits.chunks_exact_mut(vocab) {
             row[real_vocab..].fill(f32::NEG_INFINITY);

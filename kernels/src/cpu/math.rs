@@ -92,10 +92,14 @@ mod tests {
     fn inputs() -> Vec<f32> {
         let mut xs: Vec<f32> = (-9000..9000).map(|i| i as f32 * 0.01003).collect();
         for limit in [LOWEST, HIGHEST, 88.72, -0.0, 0.34657, -0.34657] {
-            xs.extend([limit, f32::from_bits(limit.to_bits() + 1), f32::from_bits(limit.to_bits().wrapping_sub(1))]);
+            xs.extend([
+                limit,
+                f32::from_bits(limit.to_bits() + 1),
+                f32::from_bits(limit.to_bits().wrapping_sub(1)),
+            ]);
         }
         xs.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -1e-40, f32::MAX, f32::MIN, 0.0]);
-        while xs.len() % 8 != 0 {
+        while !xs.len().is_multiple_of(8) {
             xs.push(1.0);
         }
         xs

@@ -60,7 +60,7 @@ pub fn add_rms_norm(
 
 fn checked_width(len: usize, weight: WeightRef<'_>) -> usize {
     let h = weight.rows() * weight.cols();
-    assert!(h > 0 && weight.rows() == 1 && len % h == 0, "a norm of width {h} over {len} elements");
+    assert!(h > 0 && weight.rows() == 1 && len.is_multiple_of(h), "a norm of width {h} over {len} elements");
     h
 }
 

@@ -6,7 +6,8 @@ use super::norm::norm_row;
 use super::rope::rotate;
 use super::shared::SharedMut;
 use super::{
-    Ctx, Kernel, KvArena, Lanes, PAGE_TOKENS, RopeTable, StepTokens, WeightRef, dispatch, part_count, part_range,
+    Ctx, Kernel, KvArena, Lanes, PAGE_TOKENS, RopeTable, StepTokens, WeightRef, dispatch, part_count,
+    part_range,
 };
 
 /// Arguments of [`qk_norm_rope_kv`]; `Hq` query heads, `Hkv` kv heads of `D` elements.

@@ -52,7 +52,11 @@ impl RopeTable {
 #[inline(always)]
 pub(super) fn rotate<V: Lanes>(x: &mut [f32], cos: &[f32], sin: &[f32]) {
     let half = x.len() / 2;
-    assert!(x.len() == 2 * half && cos.len() == half && sin.len() == half, "rotation of {} elements", x.len());
+    assert!(
+        x.len() == 2 * half && cos.len() == half && sin.len() == half,
+        "rotation of {} elements",
+        x.len()
+    );
     let (low, high) = x.split_at_mut(half);
     let zero = V::splat(-0.0);
     let mut i = 0;

@@ -155,7 +155,8 @@ impl Shared {
         }
         // Sequentially consistent with `caller_sleeps`: either the caller sees the last part done,
         // or we see that it sleeps.
-        if self.done.fetch_add(1, Ordering::SeqCst) + 1 == parts && self.caller_sleeps.load(Ordering::SeqCst) {
+        if self.done.fetch_add(1, Ordering::SeqCst) + 1 == parts && self.caller_sleeps.load(Ordering::SeqCst)
+        {
             drop(self.locked());
             self.job_done.notify_one();
         }

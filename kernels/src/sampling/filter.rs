@@ -1,7 +1,7 @@
 //! Weights, and which tokens the filters keep.
 
 use super::{SampleScratch, SamplingParams};
-use crate::cpu::math::{exp, exp_lanes};
+use crate::cpu::math::exp_lanes;
 use crate::cpu::{Isa, Kernel, Lanes, dispatch};
 use std::cmp::Reverse;
 
@@ -38,48 +38,35 @@ impl Kernel for Weights<'_> {
     }
 }
 
-/// The tokens that remain, as a condition on id and logit.
-pub(super) struct Kept {
-    /// Smallest rank key that is kept.
-    least: u64,
-    max: f32,
-    temperature: f32,
-    min_p: f32,
+/// Applies top_k, top_p and min_p: the weights of all other tokens become 0.
+pub(super) fn filter(logits: &[f32], params: &SamplingParams, scratch: &mut SampleScratch) {
+    let SampleScratch { isa, weights, keys, .. } = scratch;
+    let all = logits.len();
+    let k = if params.top_k == 0 { all } else { all.min(params.top_k as usize) };
+    if params.top_p < 1.0 {
+        let kept = nucleus(*isa, logits, weights, keys, k, params.top_p);
+        keep_only(&mut keys[..kept], weights);
+    } else if k < all {
+        keep_only(select(*isa, logits, keys, k), weights);
+    }
+    if params.min_p > 0.0 {
+        // 2^30 is exact, and so is its product with an f32 in f64.
+        let least = (f64::from(params.min_p.min(1.0)) * f64::from(ONE)).ceil() as u32;
+        for w in weights.iter_mut() {
+            *w = if *w < least { 0 } else { *w };
+        }
+    }
 }
 
-impl Kept {
-    /// Applies top_k and top_p; min_p is part of the condition.
-    pub(super) fn new(logits: &[f32], max: f32, params: &SamplingParams, scratch: &mut SampleScratch) -> Kept {
-        let SampleScratch { weights, keys, .. } = scratch;
-        let all = logits.len();
-        let k = if params.top_k == 0 { all } else { all.min(params.top_k as usize) };
-        let least = if params.top_p < 1.0 {
-            nucleus(logits, weights, keys, k, params.top_p)
-        } else if k < all {
-            *select(logits, keys, k).iter().min().unwrap_or(&0)
-        } else {
-            0
-        };
-        Kept { least, max, temperature: params.temperature, min_p: params.min_p }
+/// Clears the weights of all tokens whose keys are not given. Uses up the keys.
+fn keep_only(kept: &mut [u64], weights: &mut [u32]) {
+    for key in kept.iter_mut() {
+        let id = key_id(*key);
+        *key = (id as u64) << 32 | u64::from(weights[id]);
     }
-
-    /// Id and weight of each token that remains, in ascending order of ids.
-    pub(super) fn weights<'a>(
-        &'a self,
-        logits: &'a [f32],
-        weights: &'a [u32],
-    ) -> impl Iterator<Item = (usize, u32)> + 'a {
-        let filtered = self.least > 0 || self.min_p > 0.0;
-        logits.iter().zip(weights).enumerate().filter_map(move |(id, (x, w))| {
-            (*w > 0 && (!filtered || self.keeps(id, *x))).then_some((id, *w))
-        })
-    }
-
-    fn keeps(&self, id: usize, x: f32) -> bool {
-        if rank_key(id, x) < self.least {
-            return false;
-        }
-        self.min_p <= 0.0 || x == self.max || exp((x - self.max) / self.temperature) >= self.min_p
+    weights.fill(0);
+    for pair in kept {
+        weights[(*pair >> 32) as usize] = *pair as u32;
     }
 }
 
@@ -96,59 +83,91 @@ fn key_id(key: u64) -> usize {
     !(key as u32) as usize
 }
 
-/// The keys of the `k` best ranks, in no order: one pass that keeps at most `2 k` candidates, cut
-/// back to `k` whenever they are full.
-fn select<'k>(logits: &[f32], keys: &'k mut [u64], k: usize) -> &'k mut [u64] {
-    let room = (2 * k).max(64).min(keys.len());
-    let mut len = 0;
-    let mut least = 0;
-    for (id, x) in logits.iter().enumerate() {
-        let key = rank_key(id, *x);
-        if key <= least {
-            continue;
-        }
-        if len == room {
-            keys[..len].select_nth_unstable_by_key(k - 1, |key| Reverse(*key));
-            len = k;
-            least = keys[k - 1];
-            if key <= least {
-                continue;
-            }
-        }
-        keys[len] = key;
-        len += 1;
-    }
-    if len > k {
-        keys[..len].select_nth_unstable_by_key(k - 1, |key| Reverse(*key));
-        len = k;
-    }
+/// The keys of the `k >= 1` best ranks, in no order.
+fn select<'k>(isa: Isa, logits: &[f32], keys: &'k mut [u64], k: usize) -> &'k mut [u64] {
+    let len = dispatch(isa, Select { logits, keys, k });
     &mut keys[..len]
 }
 
-/// The key of the last rank that top_p keeps of the `k` best. Most distributions end within few
-/// ranks, so the search starts small.
-fn nucleus(logits: &[f32], weights: &[u32], keys: &mut [u64], k: usize, top_p: f32) -> u64 {
-    let total = if k < logits.len() {
-        select(logits, keys, k).iter().map(|key| u64::from(weights[key_id(*key)])).sum()
+/// One pass that keeps at most `max(2 k, 64)` candidates and cuts them back to `k` whenever they
+/// are full; the worst of these is what later logits must exceed (an equal one has a worse rank).
+struct Select<'a> {
+    logits: &'a [f32],
+    keys: &'a mut [u64],
+    k: usize,
+}
+
+impl Kernel for Select<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> usize {
+        let room = (2 * self.k).max(64).min(self.keys.len());
+        let mut threshold = None;
+        let (mut len, mut first) = (0, 0);
+        for chunk in self.logits.chunks(8) {
+            let skip = match threshold {
+                // SAFETY: a chunk of length 8 holds eight values.
+                Some(x) if chunk.len() == 8 => unsafe { !V::load(chunk.as_ptr()).any_greater(V::splat(x)) },
+                _ => false,
+            };
+            if !skip {
+                for (i, x) in chunk.iter().enumerate() {
+                    if threshold.is_none_or(|least| *x > least) {
+                        if len == room {
+                            len = cut(&mut self.keys[..len], self.k);
+                            threshold = Some(self.logits[key_id(self.keys[len - 1])]);
+                            if threshold.is_some_and(|least| *x <= least) {
+                                continue;
+                            }
+                        }
+                        self.keys[len] = rank_key(first + i, *x);
+                        len += 1;
+                    }
+                }
+            }
+            first += 8;
+        }
+        cut(&mut self.keys[..len], self.k)
+    }
+}
+
+/// Moves the `k` best keys to the front, the worst of them last; returns how many there are.
+#[inline(never)]
+fn cut(keys: &mut [u64], k: usize) -> usize {
+    if keys.len() > k {
+        keys.select_nth_unstable_by_key(k - 1, |key| Reverse(*key));
+        k
     } else {
-        weights[..logits.len()].iter().map(|w| u64::from(*w)).sum::<u64>()
+        keys.len()
+    }
+}
+
+/// Moves the ranks that top_p keeps of the `k` best to the front of `keys`; returns how many there
+/// are. Most distributions end within few ranks, so the search starts small.
+fn nucleus(isa: Isa, logits: &[f32], weights: &[u32], keys: &mut [u64], k: usize, top_p: f32) -> usize {
+    let weight = |key: &u64| u64::from(weights[key_id(*key)]);
+    let total: u64 = if k < logits.len() {
+        select(isa, logits, keys, k).iter().map(weight).sum()
+    } else {
+        weights.iter().map(|w| u64::from(*w)).sum()
     };
     let wanted = f64::from(top_p) * total as f64;
     let mut size = k.min(64);
     loop {
-        let best = select(logits, keys, size);
+        let best = select(isa, logits, keys, size);
         best.sort_unstable_by_key(|key| Reverse(*key));
         let mut sum = 0u64;
-        for key in best.iter() {
-            sum += u64::from(weights[key_id(*key)]);
+        for (rank, key) in best.iter().enumerate() {
+            sum += weight(key);
             // The next rank stays only if this sum is less than wanted.
             if sum as f64 >= wanted {
-                return *key;
+                return rank + 1;
             }
         }
         if size == k {
-            // Never more than `total`, reached only by rounding: all k stay.
-            return best.last().copied().unwrap_or(0);
+            // The sum is `total` now, which no product with less than 1 exceeds but by rounding.
+            return k;
         }
         size = k.min(size * 8);
     }

@@ -11,7 +11,7 @@
 //!   exact, so no order of summation can change a result.
 //! - *top_p* keeps each rank whose predecessors weigh less than `top_p * total` (f64 product), with
 //!   `total` the weight of what top_k kept; the best token always stays.
-//! - *min_p* keeps `e >= min_p`; the best token always stays.
+//! - *min_p* keeps `w >= min_p * 2^30`; the best token always stays.
 //! - *Draw*: `target = (bits * total) / 2^64`, rounded down, with `total` the weight of all that is
 //!   kept and `bits` the 64 bits of [`rng::bits`](crate::rng::bits); the token is the first one, in
 //!   ascending order of ids, at which the running sum of kept weights exceeds `target`.
@@ -24,10 +24,12 @@ mod penalty;
 use crate::cpu::Isa;
 use crate::rng::{self, DrawKey};
 use crate::signals::largest;
-use filter::{Kept, weights};
+use filter::{filter, weights};
 
 /// Temperatures below this mean arg-max.
 pub const GREEDY: f32 = 1e-5;
+/// Weights added at a time in the search of the drawn token.
+const DRAW_BLOCK: usize = 256;
 
 /// How a request wants its tokens drawn. Values are validated by the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,9 +74,10 @@ impl SamplingParams {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 
-    /// Whether the best token is taken, without a draw.
+    /// Whether the best token is taken, without a draw. So it is for a temperature that is no
+    /// number, which the server refuses.
     pub fn is_greedy(&self) -> bool {
-        self.temperature < GREEDY
+        self.temperature.is_nan() || self.temperature < GREEDY
     }
 }
 
@@ -161,29 +164,38 @@ pub fn sample(
     if params.is_greedy() {
         return logits.iter().position(|x| *x == max).map(|id| id as u32).ok_or(NonFinite);
     }
-    weights(scratch.isa, logits, max, params.temperature, &mut scratch.weights);
-    let kept = Kept::new(logits, max, params, scratch);
-    Ok(draw(logits, &kept, rng::bits(&input.key), &scratch.weights))
+    // Finite, so that masked logits stay at negative infinity.
+    let temperature = params.temperature.min(f32::MAX);
+    weights(scratch.isa, logits, max, temperature, &mut scratch.weights);
+    filter(logits, params, scratch);
+    Ok(draw(&scratch.weights, rng::bits(&input.key)))
 }
 
-/// The first id at which the running sum of kept weights exceeds the target.
-fn draw(logits: &[f32], kept: &Kept, bits: u64, weights: &[u32]) -> u32 {
-    let total: u64 = kept.weights(logits, weights).map(|(_, w)| u64::from(w)).sum();
+/// The first id at which the running sum of weights exceeds the target.
+fn draw(weights: &[u32], bits: u64) -> u32 {
+    let block_sum = |block: &[u32]| block.iter().map(|w| u64::from(*w)).sum::<u64>();
+    let total = block_sum(weights);
     let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
     let mut sum = 0;
-    for (id, weight) in kept.weights(logits, weights) {
-        sum += u64::from(weight);
-        if sum > target {
-            return id as u32;
+    for (i, block) in weights.chunks(DRAW_BLOCK).enumerate() {
+        let after = sum + block_sum(block);
+        if after > target {
+            for (j, weight) in block.iter().enumerate() {
+                sum += u64::from(*weight);
+                if sum > target {
+                    return (i * DRAW_BLOCK + j) as u32;
+                }
+            }
         }
+        sum = after;
     }
-    // The best token is always kept with weight 2^30, so target < total and the loop returned.
-    unreachable!("the target lies below the total")
+    // Not reached: the best token always keeps its 2^30, so target < total.
+    0
 }
 
-/// Whether the raw logits allow a draw; returns the largest.
+/// Whether the logits allow a draw; returns the largest.
 fn checked_max(isa: Isa, logits: &[f32]) -> Result<f32, NonFinite> {
-    let bad = logits.iter().fold(false, |bad, x| bad | !(*x < f32::INFINITY));
+    let bad = logits.iter().fold(false, |bad, x| bad | x.is_nan() | (*x == f32::INFINITY));
     let max = largest(isa, logits);
     if bad || max == f32::NEG_INFINITY { Err(NonFinite) } else { Ok(max) }
 }

@@ -37,7 +37,7 @@ pub struct LineRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineError {
     /// The client's id, null when it could not be read.
-    pub id: Value,
+    pub id: Box<Value>,
     /// Why.
     pub error: ApiError,
 }
@@ -54,13 +54,13 @@ impl LineError {
 /// # Errors
 /// As [`crate::api::parse_completion`] and [`crate::api::parse_chat`]; the id is kept where it could be read.
 pub fn parse_line(line: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<LineRequest, LineError> {
-    let map = json::parse_object(line).map_err(|error| LineError { id: Value::Null, error })?;
+    let map = json::parse_object(line).map_err(|error| refused(Value::Null, error))?;
     let id = match map.get("id") {
         None | Some(Value::Null) => Value::Null,
         Some(id) if id.is_string() || id.is_i64() || id.is_u64() => id.clone(),
         Some(_) => {
             let error = ApiError::invalid("id", "id must be a string or an integer");
-            return Err(LineError { id: Value::Null, error });
+            return Err(refused(Value::Null, error));
         }
     };
     let request = if map.contains_key("messages") {
@@ -70,8 +70,12 @@ pub fn parse_line(line: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<L
     };
     match request {
         Ok(request) => Ok(LineRequest { id, request }),
-        Err(error) => Err(LineError { id, error }),
+        Err(error) => Err(refused(id, error)),
     }
+}
+
+fn refused(id: Value, error: ApiError) -> LineError {
+    LineError { id: Box::new(id), error }
 }
 
 /// The `error` event with its line feed.

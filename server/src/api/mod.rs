@@ -31,3 +31,5 @@ pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod tests;

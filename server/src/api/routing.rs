@@ -21,12 +21,10 @@ pub(crate) struct RoutingCounts {
 impl RoutingCounts {
     /// Adds one choice. `committed` replaces the engine's count when the answer was cut at a stop string.
     pub(crate) fn add(&mut self, usage: &Usage, committed: &[u32; MAX_MODELS]) {
-        for model in 0..MAX_MODELS {
-            self.committed[model] += u64::from(committed[model]);
-            self.discarded[model] += u64::from(usage.discarded[model]);
-            self.steps[model] += u64::from(usage.steps[model]);
-            self.prefill[model] += u64::from(usage.prefill[model]);
-        }
+        add(&mut self.committed, committed);
+        add(&mut self.discarded, &usage.discarded);
+        add(&mut self.steps, &usage.steps);
+        add(&mut self.prefill, &usage.prefill);
         self.switches += u64::from(usage.handoffs);
     }
 
@@ -71,6 +69,10 @@ impl RoutingCounts {
         object.insert("switches".into(), self.switches.into());
         Value::Object(object)
     }
+}
+
+fn add(totals: &mut [u64; MAX_MODELS], more: &[u32; MAX_MODELS]) {
+    totals.iter_mut().zip(more).for_each(|(total, &count)| *total += u64::from(count));
 }
 
 fn threshold_json(threshold: Threshold) -> Value {

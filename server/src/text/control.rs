@@ -107,8 +107,9 @@ pub(crate) struct ControlGuard {
     /// Finds added tokens and nothing else.
     finder: Tokenizer,
     plain_is_safe: bool,
-    /// The tokenizer without added tokens: for the start of a text, and for later parts.
-    bare: OnceLock<(Tokenizer, Tokenizer)>,
+    /// The tokenizer without added tokens: for the start of a text, and for later parts where that differs.
+    /// Made when first needed: most chats spell no control token.
+    bare: OnceLock<(Tokenizer, Option<Tokenizer>)>,
 }
 
 impl ControlGuard {
@@ -251,7 +252,7 @@ impl ControlGuard {
             if at == end {
                 return Ok(true);
             }
-            let bare = if at == 0 { start } else { later };
+            let bare = later.as_ref().filter(|_| at > 0).unwrap_or(start);
             let encoding = bare.encode_fast(prompt.restore(&text[at..end]), false)?;
             ids.extend_from_slice(encoding.get_ids());
             Ok(!encoding.get_ids().iter().any(|id| added.get(id).is_some_and(is_control)))
@@ -290,14 +291,15 @@ fn is_genuine(token: &AddedToken, spelled: &str) -> bool {
     !token.normalized || !is_control(token) || spelled.trim() == token.content.trim()
 }
 
-/// The tokenizer without added tokens, for the first part of a text and for later parts.
-fn bare(tokenizer: &Tokenizer) -> (Tokenizer, Tokenizer) {
+/// The tokenizer without added tokens, for the first part of a text and for later parts where that differs.
+fn bare(tokenizer: &Tokenizer) -> (Tokenizer, Option<Tokenizer>) {
     let mut start = tokenizer.clone();
     start.with_added_vocabulary(AddedVocabulary::new());
-    let mut later = start.clone();
-    if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer().and_then(without_first_prefix) {
+    let later = tokenizer.get_pre_tokenizer().and_then(without_first_prefix).map(|pre_tokenizer| {
+        let mut later = start.clone();
         later.with_pre_tokenizer(Some(pre_tokenizer));
-    }
+        later
+    });
     (start, later)
 }
 

@@ -20,4 +20,6 @@ pub use template::ChatOptions;
 pub use tokenizer::TextModel;
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
+#[cfg(test)]
+mod tests;

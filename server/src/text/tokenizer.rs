@@ -56,6 +56,7 @@ impl TextModel {
         // Infallible for `None`; the result exists because a truncation length can be out of range.
         tokenizer.with_truncation(None).map_err(|e| TextError::file(&path, e))?;
         tokenizer.with_padding(None);
+        check_declared_ids(&bytes, &tokenizer).map_err(|problem| TextError::file(&path, problem))?;
         let pieces = PieceTable::new(&tokenizer).map_err(|problem| TextError::file(&path, problem))?;
         let config_path = dir.join("tokenizer_config.json");
         let config = read_config(&config_path)?;
@@ -247,6 +248,30 @@ fn parse_tokenizer(bytes: &[u8]) -> Result<Tokenizer, String> {
         Ok(result) => result.map_err(|e| format!("not a usable tokenizer: {e}")),
         Err(_) => Err("not a usable tokenizer: the tokenizer library failed on it".into()),
     }
+}
+
+/// The library numbers added tokens itself and only logs when the file says otherwise; then every id after the
+/// first such token would mean something else than to the model.
+fn check_declared_ids(bytes: &[u8], tokenizer: &Tokenizer) -> Result<(), String> {
+    #[derive(serde::Deserialize)]
+    struct Declared {
+        #[serde(default)]
+        added_tokens: Vec<DeclaredToken>,
+    }
+    #[derive(serde::Deserialize)]
+    struct DeclaredToken {
+        id: u32,
+        content: String,
+    }
+    let declared: Declared = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    for DeclaredToken { id, content } in declared.added_tokens {
+        let actual = tokenizer.token_to_id(&content);
+        if actual != Some(id) {
+            let actual = actual.map_or("none".to_owned(), |id| id.to_string());
+            return Err(format!("added token {content:?} has id {id} here, but its place gives it {actual}"));
+        }
+    }
+    Ok(())
 }
 
 /// `tokenizer_config.json` as an object; empty when the file does not exist.

@@ -1,0 +1,10 @@
+//! Tests of the kernels through their public interface.
+
+#![allow(clippy::needless_range_loop, reason = "reference loops follow the formulas")]
+
+mod attention;
+mod common;
+mod layers;
+mod sampling;
+mod signals;
+mod workers;

@@ -1,0 +1,5 @@
+mod answer;
+mod lines;
+mod prepare;
+mod requests;
+mod stream;

@@ -1,0 +1,75 @@
+//! The first thing that a newcomer runs.
+
+mod support;
+
+use support::process::{run, scratch_dir};
+use support::{is_right, problems};
+
+/// The number at the end of the built-in prompt's answer, by doing the sums of the evaluation set.
+fn built_in_answer(output: &str) -> String {
+    let all = problems(usize::MAX);
+    let asked = all.iter().find(|p| output.contains(&p.prompt)).expect("the prompt is one of the evaluation set");
+    asked.answer.clone()
+}
+
+#[test]
+fn demo_once_shows_an_answer_that_both_models_wrote_and_that_is_right() {
+    let (ok, out, err) = run(&["demo", "--once", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]);
+    assert!(ok, "{out}\n{err}");
+    assert!(is_right(&out.replace("[[", "").replace("]]", ""), &built_in_answer(&out)), "{out}");
+    assert!(out.contains("[[") && out.contains("]]"), "the large model's tokens are marked:\n{out}");
+    let summary = out.lines().find(|l| l.starts_with("written by:")).expect("a summary");
+    assert!(!summary.contains(" 0 tokens"), "both models wrote tokens: {summary}");
+    assert!(out.contains("handoffs"), "{out}");
+}
+
+#[test]
+fn the_small_model_alone_is_wrong_on_that_prompt() {
+    let (_, out, _) = run(&["demo", "--once", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]);
+    let answer = built_in_answer(&out);
+    let all = problems(usize::MAX);
+    let asked = all.iter().find(|p| out.contains(&p.prompt)).expect("the prompt");
+    let generate = |model: &str| {
+        let (ok, out, err) = run(&["generate", "--chat", "--model", model, &asked.prompt]);
+        assert!(ok, "{err}");
+        out.replace("[[", "").replace("]]", "")
+    };
+    assert!(!is_right(&generate("small"), &answer), "the small model alone gets it wrong");
+    assert!(is_right(&generate("demo"), &answer), "the routed pair gets it right");
+}
+
+#[test]
+fn a_port_in_use_and_a_missing_pair_are_one_clear_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let (ok, _, err) = run(&["demo", "--once", "--http", &address, "--tcp", "127.0.0.1:0"]);
+    assert!(!ok && err.contains(&address) && err.lines().count() == 1, "{err}");
+
+    let empty = scratch_dir("no-pair").display().to_string();
+    let (ok, _, err) = run(&["demo", "--once", "--models", &empty]);
+    assert!(!ok && err.contains(&empty) && err.lines().count() == 1, "{err}");
+}
+
+#[test]
+fn bad_flags_and_bad_files_name_the_fault() {
+    let dir = scratch_dir("bad-config");
+    let file = dir.join("pair.toml");
+    let cases = [
+        ("[[model]]\nname = \"a\"\npath = \"nowhere\"\n[router]\nname = \"single\"\n", "nowhere"),
+        ("[[model]]\nnam = \"a\"\npath = \"x\"\n[router]\nname = \"single\"\n", "did you mean \"name\""),
+        ("[[model]]\nname = \"a\"\n", "path"),
+        ("this is not toml", "line 1"),
+    ];
+    for (text, expected) in cases {
+        std::fs::write(&file, text).expect("a file");
+        let (ok, _, err) = run(&["serve", "--config", &file.display().to_string()]);
+        assert!(!ok && err.contains(expected), "{text}: {err}");
+        assert!(!err.contains("panicked"), "{err}");
+    }
+    let (ok, _, err) = run(&["generate", "--model", "medium", "x"]);
+    assert!(!ok && err.contains("medium") && err.contains("small, large"), "{err}");
+    let (ok, _, err) = run(&["generate", "--threshold", "often", "x"]);
+    assert!(!ok && err.contains("threshold"), "{err}");
+    let (ok, _, err) = run(&["generate", "--temperature", "-1", "x"]);
+    assert!(!ok && err.contains("temperature"), "{err}");
+}
