@@ -253,6 +253,11 @@ impl HttpConn {
             }
     }
 
+    /// True while part of a request is there.
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.phase, Phase::Head | Phase::Body)
+    }
+
     /// True while an answer is under way, so that an error can no longer have a status.
     pub fn is_streaming(&self) -> bool {
         self.phase == Phase::Streaming

@@ -46,6 +46,8 @@ pub(crate) struct Dispatcher {
     nonce: u64,
     draining: bool,
     drain_sent: bool,
+    /// The engine's end of the command queue is gone, even if it did not say so.
+    engine_gone: bool,
     finished: u64,
     cancelled: u64,
     failed: u64,
@@ -66,6 +68,7 @@ impl Dispatcher {
             nonce,
             draining: false,
             drain_sent: false,
+            engine_gone: false,
             finished: 0,
             cancelled: 0,
             failed: 0,
@@ -106,10 +109,15 @@ impl Dispatcher {
             return Err(exchange::shutting_down());
         }
         match self.engine.status.state() {
+            _ if self.is_engine_dead() => Err(exchange::engine_dead()),
             EngineState::Ready => Ok(()),
-            EngineState::Draining => Err(exchange::shutting_down()),
-            EngineState::Stopped => Err(exchange::engine_dead()),
+            EngineState::Draining | EngineState::Stopped => Err(exchange::shutting_down()),
         }
+    }
+
+    /// The engine has ended, in order or not.
+    pub(crate) fn is_engine_dead(&self) -> bool {
+        self.engine_gone || self.engine.status.state() == EngineState::Stopped
     }
 
     /// Takes a request and returns its number.
@@ -174,7 +182,10 @@ impl Dispatcher {
         if let Err(error) = sent {
             let refusal = match error {
                 SendError::Full => exchange::queue_full(),
-                SendError::Stopped => exchange::engine_dead(),
+                SendError::Stopped => {
+                    self.engine_gone = true;
+                    exchange::engine_dead()
+                }
             };
             self.fail(id, &refusal, out);
             return;
@@ -208,7 +219,10 @@ impl Dispatcher {
                     self.waiting.push_front(command);
                     break;
                 }
-                Err(SendError::Stopped) => self.waiting.clear(),
+                Err(SendError::Stopped) => {
+                    self.engine_gone = true;
+                    self.waiting.clear();
+                }
             }
         }
         // The engine refuses what comes after `Drain`, so it goes out once every accepted request is there.
@@ -229,7 +243,7 @@ impl Dispatcher {
             match self.engine.try_report() {
                 Some(report) => self.on_report(report, out),
                 None => {
-                    if self.engine.status.state() == EngineState::Stopped && !self.exchanges.is_empty() {
+                    if self.is_engine_dead() && !self.exchanges.is_empty() {
                         // What the engine said last is in the queue by now.
                         while let Some(report) = self.engine.try_report() {
                             self.on_report(report, out);

@@ -376,6 +376,11 @@ impl EventLoop {
                 tracing::debug!("closing a listener: {error}");
             }
         }
+        for id in self.peers.ids() {
+            if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.is_receiving()) {
+                peer.refuse(now, refusal);
+            }
+        }
         self.finish_all();
         self.stage = Stage::Closing { until: now + self.server.config.timeouts.linger };
     }

@@ -44,8 +44,8 @@ impl Info {
 
     /// `/health`: 503 when the engine has ended, or when a step has been in flight since longer than the
     /// stall limit, as far as earlier calls have seen.
-    pub(crate) fn health(&mut self, status: &EngineStatus, now: Instant) -> Response {
-        if status.state() == EngineState::Stopped {
+    pub(crate) fn health(&mut self, status: &EngineStatus, dead: bool, now: Instant) -> Response {
+        if dead {
             return unhealthy("engine_dead", "the engine has stopped");
         }
         let mut stalled = false;
@@ -63,8 +63,9 @@ impl Info {
     }
 
     /// `/ready`: 503 while draining, or when the engine takes nothing.
-    pub(crate) fn ready(&self, status: &EngineStatus, draining: bool) -> Response {
+    pub(crate) fn ready(&self, status: &EngineStatus, dead: bool, draining: bool) -> Response {
         let state = match status.state() {
+            _ if dead => "stopped",
             EngineState::Stopped => "stopped",
             EngineState::Draining => "draining",
             EngineState::Ready if draining => "draining",

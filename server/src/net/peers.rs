@@ -192,6 +192,14 @@ impl Peer {
         }
     }
 
+    /// True while part of a request is there.
+    pub(crate) fn is_receiving(&self) -> bool {
+        match &self.protocol {
+            Protocol::Http { conn, .. } => conn.is_receiving(),
+            Protocol::Line(conn) => !conn.is_closing() && conn.held() > 0,
+        }
+    }
+
     /// True when output is still on its way.
     pub(crate) fn has_output(&mut self) -> bool {
         let closing = match &self.protocol {

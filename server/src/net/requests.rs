@@ -43,10 +43,11 @@ impl EventLoop {
     }
 
     fn http_request(&mut self, id: u64, request: HttpRequest, now: Instant) {
+        let dead = self.dispatcher.is_engine_dead();
         let response = match routes::find(request.head.method, &request.head.path) {
             Err(response) => response,
-            Ok(Endpoint::Health) => self.info.health(self.dispatcher.status(), now),
-            Ok(Endpoint::Ready) => self.info.ready(self.dispatcher.status(), self.is_draining()),
+            Ok(Endpoint::Health) => self.info.health(self.dispatcher.status(), dead, now),
+            Ok(Endpoint::Ready) => self.info.ready(self.dispatcher.status(), dead, self.is_draining()),
             Ok(Endpoint::Models) => self.info.list(),
             Ok(Endpoint::Model(name)) => self.info.model(&name),
             Ok(Endpoint::Options(allow)) => Response::empty(204).with("Allow", allow),

@@ -65,14 +65,17 @@ fn a_drain_that_takes_too_long_is_cut() {
     whole.send(post("{\"prompt\":\"hang\"}"));
     let mut line = server.line_client();
     line.send("{\"id\":1,\"prompt\":\"hang\"}\n");
+    let mut half = server.client();
+    half.send(&post("{\"prompt\":\"hang\"}")[..70]);
     server.engine.wait_for("submit", 3);
     server.control.drain();
     assert!(stream.chunk().contains("\"code\":\"draining\""));
     assert_eq!(stream.chunk(), "data: [DONE]\n\n");
     assert_eq!(stream.chunk(), "");
     assert_eq!((whole.answer().status, line.line()["error"]["code"].as_str()), (503, Some("draining")));
+    assert_eq!(half.answer().code(), "draining", "not taken, but answered");
     server.engine.wait_for("cancel", 3);
-    drop((stream, whole, line));
+    drop((stream, whole, line, half));
     server.engine.wait_for("shutdown", 1);
     let report = server.join();
     assert_eq!((report.clean, report.failed), (false, 3));
