@@ -354,15 +354,17 @@ impl EventLoop {
                 self.stage = Stage::Draining { since: now, cut: now + times.shutdown };
                 self.dispatcher.drain();
                 self.finish_all();
-                false
+                // With nothing to finish there will be no event to wake this thread for the next stage.
+                self.shutdown_step(now)
             }
             Stage::Serving => false,
             Stage::Draining { since, cut } => {
                 let idle = self.dispatcher.is_idle() && now >= since + times.drain_delay;
-                if idle || now >= cut {
-                    self.stop_serving(now, &shutting_down());
+                if !idle && now < cut {
+                    return false;
                 }
-                false
+                self.stop_serving(now, &shutting_down());
+                self.shutdown_step(now)
             }
             Stage::Closing { until } => now >= until || !self.peers.any_output(),
         }
