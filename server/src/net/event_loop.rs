@@ -65,6 +65,8 @@ pub(crate) struct EventLoop {
     /// Which listeners may have connections waiting.
     accept: [bool; 2],
     accept_paused: Option<Instant>,
+    /// Accepting has failed and has not worked since; said once.
+    accept_failing: bool,
     more_reports: bool,
     stage: Stage,
     clean: bool,
@@ -93,6 +95,7 @@ impl EventLoop {
             next_conn: FIRST_CONN,
             accept: [true; 2],
             accept_paused: None,
+            accept_failing: false,
             more_reports: true,
             stage: Stage::Serving,
             clean: true,
@@ -222,6 +225,7 @@ impl EventLoop {
         };
         match accepted {
             Ok((stream, _)) => {
+                self.accept_failing = false;
                 if let Err(error) = self.add(stream, index, now) {
                     tracing::debug!("a new connection was lost: {error}");
                 }
@@ -229,7 +233,9 @@ impl EventLoop {
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.accept[index] = false,
             Err(error) if is_the_clients_fault(&error) => {}
             Err(error) => {
-                tracing::warn!("accepting connections pauses: {error}");
+                if !std::mem::replace(&mut self.accept_failing, true) {
+                    tracing::warn!("accepting connections pauses until it works again: {error}");
+                }
                 self.accept_paused = Some(now + ACCEPT_PAUSE);
                 // Left marked, so that the next try comes without a new event.
                 self.accept[index] = true;
