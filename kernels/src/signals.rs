@@ -1,7 +1,7 @@
 //! What routers want to know about a step, from the raw logits of one row.
 
 use crate::cpu::math::exp_lanes;
-use crate::cpu::{Isa, Kernel, Lanes, dispatch};
+use crate::cpu::{Isa, Kernel, Lanes, dispatch, none_above};
 
 /// Most entries of the list of largest logits.
 pub const TOP: usize = 8;
@@ -175,10 +175,7 @@ impl Kernel for Top<'_> {
         let mut top = TopList { ids: [0; TOP], logits: [0.0; TOP], len: 0 };
         let mut id = 0;
         for chunk in self.logits.chunks(8) {
-            // SAFETY: a chunk of length 8 holds eight values.
-            let skip = chunk.len() == 8
-                && !unsafe { V::load(chunk.as_ptr()) }.any_greater(V::splat(top.threshold()));
-            if !skip {
+            if !none_above::<V>(chunk, top.threshold()) {
                 for (i, x) in chunk.iter().enumerate() {
                     top.offer(id + i as u32, *x);
                 }

@@ -74,6 +74,18 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     kernel.run::<Portable>()
 }
 
+/// Whether `chunk` is a full group of eight and none of them exceeds `limit`: a quick way past the
+/// many logits that matter to no list of best ones.
+#[inline(always)]
+pub(crate) fn none_above<V: Lanes>(chunk: &[f32], limit: f32) -> bool {
+    if chunk.len() != 8 {
+        return false;
+    }
+    // SAFETY: the chunk holds eight values.
+    let x = unsafe { V::load(chunk.as_ptr()) };
+    !x.any_greater(V::splat(limit))
+}
+
 /// Eight lanes in plain Rust; vectorises where the target has a fused multiply-add.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 8]);

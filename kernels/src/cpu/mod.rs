@@ -33,7 +33,7 @@ pub use attention::{AttnArgs, SEGMENT_TOKENS, attention};
 pub use embed::embed;
 pub use isa::Isa;
 pub use kv::{KvArena, KvError, KvLayout};
-pub(crate) use lanes::{Kernel, Lanes, dispatch};
+pub(crate) use lanes::{Kernel, Lanes, dispatch, none_above};
 pub use linear::{Reduce, linear, segment_borders};
 pub use mask::mask_padding;
 pub use norm::{add_rms_norm, rms_norm};

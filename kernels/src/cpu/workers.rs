@@ -22,14 +22,15 @@ pub struct WorkerGroup {
 }
 
 struct Shared {
-    /// Number of the job (upper half) and next unclaimed part (lower half). A claim is a
-    /// compare-and-swap, so it succeeds only on the job that the claimer read.
+    /// Number of the job (upper half) and parts that nobody has claimed yet (lower half). A claim
+    /// takes the last of them by a compare-and-swap. All that a claim needs is in this one word: a
+    /// finished job has nothing to claim, whatever a helper that was held back still remembers.
     ticket: AtomicU64,
-    /// Parts of the job. With `body`, written before the ticket of the job is published.
-    parts: AtomicUsize,
-    /// A thin pointer to the caller's `Body`; valid until all parts are done.
+    /// A thin pointer to the caller's `Body`, written before the ticket of the job is published and
+    /// valid until no part is pending.
     body: AtomicPtr<()>,
-    done: AtomicUsize,
+    /// Parts of the job that have not returned.
+    pending: AtomicUsize,
     /// A caller is inside `run`.
     busy: AtomicBool,
     stop: AtomicBool,
@@ -49,9 +50,8 @@ impl WorkerGroup {
     pub fn new(name: &str, threads: usize) -> std::io::Result<WorkerGroup> {
         let shared = Arc::new(Shared {
             ticket: AtomicU64::new(0),
-            parts: AtomicUsize::new(0),
             body: AtomicPtr::new(std::ptr::null_mut()),
-            done: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -83,12 +83,12 @@ impl WorkerGroup {
     /// # Panics
     /// With the panic of a part, after the other parts have run; the group stays usable.
     pub fn run(&self, parts: usize, body: &(dyn Fn(usize) + Sync)) {
-        let inline = parts <= 1 || parts > u32::MAX as usize || self.helpers.is_empty();
-        if inline || self.shared.busy.swap(true, Ordering::Acquire) {
+        let counted = u32::try_from(parts).ok().filter(|_| parts > 1 && !self.helpers.is_empty());
+        let Some(counted) = counted.filter(|_| !self.shared.busy.swap(true, Ordering::Acquire)) else {
             (0..parts).for_each(body);
             return;
-        }
-        let panic = self.shared.fork_join(parts, body);
+        };
+        let panic = self.shared.fork_join(counted, body);
         self.shared.busy.store(false, Ordering::Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -110,19 +110,18 @@ impl Drop for WorkerGroup {
 
 impl Shared {
     /// The caller's side: publish, take part, wait.
-    fn fork_join(&self, parts: usize, body: Body<'_>) -> Option<Box<dyn Any + Send>> {
+    fn fork_join(&self, parts: u32, body: Body<'_>) -> Option<Box<dyn Any + Send>> {
         let job = (self.ticket.load(Ordering::Relaxed) >> 32).wrapping_add(1) as u32;
-        self.parts.store(parts, Ordering::Relaxed);
         self.body.store((&raw const body).cast_mut().cast(), Ordering::Relaxed);
-        self.done.store(0, Ordering::Relaxed);
+        self.pending.store(parts as usize, Ordering::Relaxed);
         // Sequentially consistent with `sleepers`: either we see the sleeper, or it sees the job.
-        self.ticket.store(u64::from(job) << 32, Ordering::SeqCst);
+        self.ticket.store(u64::from(job) << 32 | u64::from(parts), Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(self.locked());
             self.new_job.notify_all();
         }
         self.work(job);
-        self.wait_done(parts);
+        self.wait_done();
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -130,41 +129,39 @@ impl Shared {
     fn work(&self, job: u32) {
         loop {
             let ticket = self.ticket.load(Ordering::Acquire);
-            let parts = self.parts.load(Ordering::Relaxed);
             let body = self.body.load(Ordering::Relaxed);
-            let part = ticket as u32;
-            if (ticket >> 32) as u32 != job || part as usize >= parts {
+            let unclaimed = ticket as u32;
+            if (ticket >> 32) as u32 != job || unclaimed == 0 {
                 return;
             }
             let claim =
-                self.ticket.compare_exchange_weak(ticket, ticket + 1, Ordering::AcqRel, Ordering::Relaxed);
+                self.ticket.compare_exchange_weak(ticket, ticket - 1, Ordering::AcqRel, Ordering::Relaxed);
             if claim.is_ok() {
-                self.run_part(body.cast(), part as usize, parts);
+                self.run_part(body.cast(), unclaimed as usize - 1);
             }
         }
     }
 
     /// Runs one claimed part and reports it.
-    fn run_part(&self, body: *const Body<'_>, part: usize, parts: usize) {
-        // SAFETY: the claim succeeded, so at that moment this job had an unclaimed part. `body` was
-        // loaded after its ticket was read and before the claim, and the caller overwrites it only
-        // after all parts are done, so it is this job's; its `run` returns only after `done` below.
+    fn run_part(&self, body: *const Body<'_>, part: usize) {
+        // SAFETY: the claim succeeded, so this job had an unclaimed part from the load of its ticket
+        // to the claim. `body` was loaded in between, and the caller overwrites it only when no part
+        // is pending, so it is this job's; `run` returns only after the subtraction below.
         let body = unsafe { *body };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| body(part))) {
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
         }
-        // Sequentially consistent with `caller_sleeps`: either the caller sees the last part done,
-        // or we see that it sleeps.
-        if self.done.fetch_add(1, Ordering::SeqCst) + 1 == parts && self.caller_sleeps.load(Ordering::SeqCst)
-        {
+        // Sequentially consistent with `caller_sleeps`: either the caller sees that nothing is
+        // pending, or we see that it sleeps.
+        if self.pending.fetch_sub(1, Ordering::SeqCst) == 1 && self.caller_sleeps.load(Ordering::SeqCst) {
             drop(self.locked());
             self.job_done.notify_one();
         }
     }
 
     /// The caller waits for parts that helpers hold.
-    fn wait_done(&self, parts: usize) {
-        let finished = || self.done.load(Ordering::SeqCst) == parts;
+    fn wait_done(&self) {
+        let finished = || self.pending.load(Ordering::SeqCst) == 0;
         if spin_until(finished) {
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::{SampleScratch, SamplingParams};
 use crate::cpu::math::exp_lanes;
-use crate::cpu::{Isa, Kernel, Lanes, dispatch};
+use crate::cpu::{Isa, Kernel, Lanes, dispatch, none_above};
 use std::cmp::Reverse;
 
 /// Weight of the best token.
@@ -28,10 +28,15 @@ impl Kernel for Weights<'_> {
         let (max, temperature) = (V::splat(self.max), V::splat(self.temperature));
         for (chunk, out) in self.logits.chunks(8).zip(self.weights.chunks_exact_mut(8)) {
             let mut padded = [f32::NEG_INFINITY; 8];
-            padded[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: both hold eight values; e lies in 0..=1, so the weight fits an i32.
+            let x = if chunk.len() == 8 {
+                chunk.as_ptr()
+            } else {
+                padded[..chunk.len()].copy_from_slice(chunk);
+                padded.as_ptr()
+            };
+            // SAFETY: `x` and `out` hold eight values; e lies in 0..=1, so the weight fits an i32.
             unsafe {
-                let e = exp_lanes(V::load(padded.as_ptr()).sub(max).div(temperature));
+                let e = exp_lanes(V::load(x).sub(max).div(temperature));
                 e.mul(V::splat(ONE)).store_u32(out.as_mut_ptr());
             }
         }
@@ -106,12 +111,7 @@ impl Kernel for Select<'_> {
         let mut threshold = None;
         let (mut len, mut first) = (0, 0);
         for chunk in self.logits.chunks(8) {
-            let skip = match threshold {
-                // SAFETY: a chunk of length 8 holds eight values.
-                Some(x) if chunk.len() == 8 => unsafe { !V::load(chunk.as_ptr()).any_greater(V::splat(x)) },
-                _ => false,
-            };
-            if !skip {
+            if threshold.is_none_or(|least| !none_above::<V>(chunk, least)) {
                 for (i, x) in chunk.iter().enumerate() {
                     if threshold.is_none_or(|least| *x > least) {
                         if len == room {

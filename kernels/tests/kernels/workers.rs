@@ -22,6 +22,30 @@ fn every_part_runs_exactly_once_in_many_short_jobs() {
     }
 }
 
+/// Far more threads than cores, so that the system stops helpers at every point of the protocol;
+/// job sizes change, so that a helper which mixes up two jobs runs a wrong part.
+#[test]
+fn helpers_that_are_held_back_never_mix_up_jobs() {
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let group = WorkerGroup::new("test", 4).unwrap();
+                let counts: Vec<AtomicUsize> = (0..40).map(|_| AtomicUsize::new(0)).collect();
+                for job in 0..6000 {
+                    let parts = 2 + job * 7 % 38;
+                    group.run(parts, &|part| {
+                        counts[part].fetch_add(1, Ordering::Relaxed);
+                    });
+                    for (part, count) in counts.iter().enumerate() {
+                        let runs = count.swap(0, Ordering::Relaxed);
+                        assert_eq!(runs, usize::from(part < parts), "job {job}, part {part} of {parts}");
+                    }
+                }
+            });
+        }
+    });
+}
+
 /// Pauses longer than the spinning time let the helpers park between jobs.
 #[test]
 fn parked_helpers_wake_up() {
