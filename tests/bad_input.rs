@@ -123,9 +123,8 @@ fn the_raw_port_answers_good_and_bad_lines() {
         .map(|l| serde_json::from_str(&l.expect("a line")).expect("JSON"))
         .collect();
     let of = |id: Value| -> Vec<&Value> { events.iter().filter(|e| e["id"] == id).collect() };
-    let kinds = |id: Value| -> Vec<&str> {
-        of(id).iter().map(|e| e["event"].as_str().expect("an event")).collect()
-    };
+    let kinds =
+        |id: Value| -> Vec<&str> { of(id).iter().map(|e| e["event"].as_str().expect("an event")).collect() };
     assert_eq!(kinds(json!(1)), ["token", "token", "token", "token", "finish", "done"]);
     assert_eq!(kinds(json!(4)), ["token", "token", "token", "finish", "done"]);
     assert!(of(json!(1)).iter().take(4).all(|e| e["model"] == "small" || e["model"] == "large"));

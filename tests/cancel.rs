@@ -118,7 +118,9 @@ fn sigterm_drains_and_a_running_answer_is_finished() {
     let mut socket = connect(server.http);
     let body = json!({"prompt": rendered(&problems(1)[0].prompt), "max_tokens": 400, "ignore_eos": true,
         "temperature": 0, "stream": true});
-    socket.write_all(&request("POST", "/v1/completions", body.to_string().as_bytes())).expect("the server reads");
+    socket
+        .write_all(&request("POST", "/v1/completions", body.to_string().as_bytes()))
+        .expect("the server reads");
     let mut reader = BufReader::new(socket);
     assert_eq!(read_head(&mut reader).0, 200);
     server.signal("TERM");

@@ -8,7 +8,8 @@ use support::{is_right, problems};
 /// The number at the end of the built-in prompt's answer, by doing the sums of the evaluation set.
 fn built_in_answer(output: &str) -> String {
     let all = problems(usize::MAX);
-    let asked = all.iter().find(|p| output.contains(&p.prompt)).expect("the prompt is one of the evaluation set");
+    let asked =
+        all.iter().find(|p| output.contains(&p.prompt)).expect("the prompt is one of the evaluation set");
     asked.answer.clone()
 }
 

@@ -48,8 +48,14 @@ fn tokens_and_writers_are_those_of_transformers() {
             let routed = &answers[&((i * 3 + 2) as u64)];
             let writers: String = routed.writers.iter().map(|w| if *w == 0 { '0' } else { '1' }).collect();
             assert_eq!(Some(writers.as_str()), case["routed"]["writers"].as_str(), "{}", case["id"]);
-            assert_eq!(u64::from(routed.usage.handoffs), case["routed"]["handoffs"].as_u64().expect("a number"));
-            assert_eq!(u64::from(routed.usage.discarded[0]), case["routed"]["dropped"].as_u64().expect("a number"));
+            assert_eq!(
+                u64::from(routed.usage.handoffs),
+                case["routed"]["handoffs"].as_u64().expect("a number")
+            );
+            assert_eq!(
+                u64::from(routed.usage.discarded[0]),
+                case["routed"]["dropped"].as_u64().expect("a number")
+            );
         }
         stop(&engine);
     }

@@ -48,7 +48,8 @@ fn tokenizers_that_differ_are_refused_by_the_first_difference() {
     assert!(generate(&slm, &llm, "64MiB").is_ok(), "the untouched copies work");
     edit_json(&llm.join("tokenizer.json"), |t| {
         let vocab = t["model"]["vocab"].as_object_mut().expect("a vocabulary");
-        let names: Vec<String> = vocab.iter().filter(|(_, id)| **id == 300 || **id == 301).map(|(n, _)| n.clone()).collect();
+        let names: Vec<String> =
+            vocab.iter().filter(|(_, id)| **id == 300 || **id == 301).map(|(n, _)| n.clone()).collect();
         let [a, b] = [vocab[&names[0]].clone(), vocab[&names[1]].clone()];
         vocab[&names[0]] = b;
         vocab[&names[1]] = a;
@@ -144,7 +145,10 @@ fn broken_checkpoints_are_refused_by_file_and_field() {
         (Box::new(|d| std::fs::remove_file(d.join("config.json")).expect("removed")), "config.json"),
         (Box::new(|d| std::fs::remove_file(d.join("model.safetensors")).expect("removed")), "safetensors"),
         (Box::new(|d| std::fs::remove_file(d.join("tokenizer.json")).expect("removed")), "tokenizer.json"),
-        (Box::new(|d| std::fs::write(d.join("model.safetensors"), b"").expect("written")), "model.safetensors"),
+        (
+            Box::new(|d| std::fs::write(d.join("model.safetensors"), b"").expect("written")),
+            "model.safetensors",
+        ),
         (
             Box::new(|d| {
                 let bytes = std::fs::read(d.join("model.safetensors")).expect("weights");

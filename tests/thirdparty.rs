@@ -13,7 +13,8 @@ use tokenrouter_engine::{RouteConfig, SamplingParams};
 use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
 use tokenrouter_scheduler::router::{
-    ParamReader, Payload, ReceiveRow, Registry, RouteRow, Router, RouterError, SignalSet, StepView, Verdict, Visit,
+    ParamReader, Payload, ReceiveRow, Registry, RouteRow, Router, RouterError, SignalSet, StepView, Verdict,
+    Visit,
 };
 use tokenrouter_scheduler::{ModelId, ModelSet, conformance};
 
@@ -63,7 +64,8 @@ impl Router for EvenGoesUp {
 
 fn registry() -> Registry {
     let mut registry = Registry::builtin();
-    let factory = |_: &mut ParamReader<'_>| -> Result<Box<dyn Router>, RouterError> { Ok(Box::new(EvenGoesUp)) };
+    let factory =
+        |_: &mut ParamReader<'_>| -> Result<Box<dyn Router>, RouterError> { Ok(Box::new(EvenGoesUp)) };
     registry.register("even-goes-up", factory).expect("a new name");
     registry
 }
@@ -144,7 +146,13 @@ fn shared_draw_counts(reference: &Reference, prompt: &[u32]) -> HashMap<u32, u64
     let mut counts = HashMap::new();
     for seed in 0..DRAWS {
         let mut draw = |logits: &[f32]| {
-            let key = DrawKey { seed, choice: 0, position: prompt.len() as u32, purpose: Purpose::Sample, model: 0 };
+            let key = DrawKey {
+                seed,
+                choice: 0,
+                position: prompt.len() as u32,
+                purpose: Purpose::Sample,
+                model: 0,
+            };
             let params = SamplingParams::default();
             let input =
                 SampleInput { params: &params, key, history: &[], prompt_len: prompt.len(), forbidden: &[] };

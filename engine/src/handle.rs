@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokenrouter_kernels::sampling::SamplingParams;
-use tokenrouter_scheduler::{FinishReason, MAX_MODELS, ModelId, ModelSet, RouteId, SubmitError, Threshold, Usage};
+use tokenrouter_scheduler::{
+    FinishReason, MAX_MODELS, ModelId, ModelSet, RouteId, SubmitError, Threshold, Usage,
+};
 
 /// The server's name for one choice of one request; unique for the life of the process.
 pub type ClientId = u64;

@@ -23,5 +23,5 @@ pub use handle::{
     ModelInfo, ModelStatus, RefuseError, Report, RouteInfo, SendError,
 };
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
-pub use tokenrouter_kernels::{BUILD_REPORT, DType};
 pub use tokenrouter_kernels::sampling::SamplingParams;
+pub use tokenrouter_kernels::{BUILD_REPORT, DType};

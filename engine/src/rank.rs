@@ -42,10 +42,23 @@ pub(crate) struct RankLoop {
     pub(crate) executor: Box<dyn Executor>,
     pub(crate) commands: flume::Receiver<Command>,
     pub(crate) reports: flume::Sender<Report>,
-    pub(crate) wake: Box<dyn Fn() + Send + Sync>,
+    pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) models: usize,
+}
+
+/// Says that the loop has ended, also when it ended by a panic: a health check must not lie about it.
+struct Ended {
+    status: Arc<EngineStatus>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.status.set_state(EngineState::Stopped);
+        (self.wake)();
+    }
 }
 
 struct Running {
@@ -61,6 +74,7 @@ struct Running {
 impl RankLoop {
     /// Runs until `Shutdown`, or until the server's end of the command queue is dropped.
     pub(crate) fn run(self) {
+        let _ended = Ended { status: self.status.clone(), wake: self.wake.clone() };
         let mut running = Running {
             parts: self,
             started: Instant::now(),
@@ -94,8 +108,6 @@ impl Running {
                 self.park();
             }
         }
-        self.parts.status.set_state(EngineState::Stopped);
-        (self.parts.wake)();
     }
 
     /// One turn; returns whether anything happened.
@@ -332,9 +344,8 @@ impl Running {
 }
 
 fn row_sampling(params: SamplingParams, eos_ids: &[u32], stop_ids: &[u32]) -> RowSampling {
-    let needs_history = params.repetition_penalty != 1.0
-        || params.presence_penalty != 0.0
-        || params.frequency_penalty != 0.0;
+    let needs_history =
+        params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
     let mut ids = eos_ids.to_vec();
     ids.extend_from_slice(stop_ids);
     RowSampling { params, stop_ids: ids, needs_history }

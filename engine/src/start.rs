@@ -141,8 +141,7 @@ pub fn start(
         }
     };
     let models = build_models(config, open, options, plan.pages)?;
-    let executor =
-        CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
+    let executor = CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
     let (commands, inbox) = flume::bounded(COMMAND_QUEUE);
     let (outbox, reports) = flume::bounded(REPORT_QUEUE);
     let rank = RankLoop {
@@ -150,7 +149,7 @@ pub fn start(
         executor: Box::new(executor),
         commands: inbox,
         reports: outbox,
-        wake,
+        wake: Arc::from(wake),
         status: status.clone(),
         eos_ids: info.eos_ids.clone(),
         models: config.models.len(),
@@ -234,7 +233,12 @@ fn engine_info(
     eos_ids.dedup();
     EngineInfo {
         models,
-        routes: config.routes.iter().zip(routes).map(route_info).collect(),
+        routes: config
+            .routes
+            .iter()
+            .zip(routes)
+            .map(|(named, router)| route_info(named, &**router))
+            .collect(),
         context_len,
         eos_ids,
         capacity_tokens: plan.tokens,
@@ -242,7 +246,7 @@ fn engine_info(
     }
 }
 
-fn route_info((named, router): (&RouteConfig, &Box<dyn Router>)) -> RouteInfo {
+fn route_info(named: &RouteConfig, router: &dyn Router) -> RouteInfo {
     RouteInfo {
         name: named.name.clone(),
         router: router.name().to_owned(),

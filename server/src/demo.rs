@@ -123,10 +123,7 @@ fn ask(address: SocketAddr, names: &[String]) -> Result<(), String> {
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let handoffs = routing["switches"].as_u64().unwrap_or(0) as u32;
-    print!(
-        "{}",
-        painter.summary(&names, &counts("committed_tokens"), &counts("discarded_tokens"), handoffs)
-    );
+    print!("{}", painter.summary(&names, &counts("committed_tokens"), &counts("discarded_tokens"), handoffs));
     Ok(())
 }
 

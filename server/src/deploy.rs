@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{
-    DType, EngineConfig, EngineHandle, EngineModel, ModelInfo, RouteConfig, RouteInfo,
-};
+use tokenrouter_engine::{DType, EngineConfig, EngineHandle, EngineModel, ModelInfo, RouteConfig, RouteInfo};
 use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
@@ -37,14 +35,11 @@ pub fn start(
 ) -> Result<Deployment, String> {
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
-    let engine =
-        tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| e.to_string())?;
+    let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| e.to_string())?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
-    let limits = ApiLimits {
-        max_n: config.server.max_n,
-        ..ApiLimits::new(&text, engine.info.context_len, names)
-    };
+    let limits =
+        ApiLimits { max_n: config.server.max_n, ..ApiLimits::new(&text, engine.info.context_len, names) };
     let context = Arc::new(AnswerContext {
         text: text.clone(),
         eos_ids: engine.info.eos_ids.clone(),
@@ -93,9 +88,8 @@ fn load_text(config: &Config) -> Result<TextModel, String> {
     let text = TextModel::load(&entry.path).map_err(|e| named(&entry.name, &e))?;
     for model in others {
         let other = TextModel::load(&model.path).map_err(|e| named(&model.name, &e))?;
-        check_pair((&entry.name, &text), (&model.name, &other)).map_err(|e| {
-            format!("these models cannot write one answer together: {e}")
-        })?;
+        check_pair((&entry.name, &text), (&model.name, &other))
+            .map_err(|e| format!("these models cannot write one answer together: {e}"))?;
     }
     Ok(text)
 }

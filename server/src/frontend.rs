@@ -103,4 +103,12 @@ impl AnswerWriter for Writer {
     fn final_body(&mut self) -> Vec<u8> {
         self.0.final_body()
     }
+
+    fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = vec![("x-token-routing", self.0.algorithm().to_owned())];
+        if self.0.is_done() {
+            headers.push(("x-token-routing-fraction", format!("{:.4}", self.0.routed_fraction())));
+        }
+        headers
+    }
 }

@@ -39,8 +39,7 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
     let info = &deployment.engine.info;
     let prompt = if args.chat {
         let messages = json!([{"role": "user", "content": args.prompt}]);
-        let rendered =
-            text.chat_prompt(&messages, &ChatOptions::default()).map_err(|e| e.to_string())?;
+        let rendered = text.chat_prompt(&messages, &ChatOptions::default()).map_err(|e| e.to_string())?;
         text.encode_rendered(&rendered)
     } else {
         text.encode_prompt(&args.prompt, true)

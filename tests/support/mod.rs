@@ -50,6 +50,9 @@ pub fn is_right(text: &str, answer: &str) -> bool {
 
 /// A test that cannot run says so in one line; where `TOKENROUTER_NO_SKIP` is set (CI), that is a failure.
 pub fn skip(what: &str) {
-    assert!(std::env::var_os("TOKENROUTER_NO_SKIP").is_none(), "skipped, and a skip is a failure here: {what}");
+    assert!(
+        std::env::var_os("TOKENROUTER_NO_SKIP").is_none(),
+        "skipped, and a skip is a failure here: {what}"
+    );
     eprintln!("skipped: {what}");
 }

@@ -14,7 +14,8 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 /// A folder of its own below the build's temporary folder.
 pub fn scratch_dir(name: &str) -> PathBuf {
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{serial}", std::process::id()));
+    let dir =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{serial}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a scratch folder");
     dir
 }
@@ -114,12 +115,8 @@ pub fn binary() -> Command {
 
 /// Runs it to the end: success, standard output, standard error.
 pub fn run(args: &[&str]) -> (bool, String, String) {
-    let mut child = binary()
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
+    let mut child =
+        binary().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
     let mut err = child.stderr.take().expect("a pipe");
     let reader = std::thread::spawn(move || {
         let mut text = String::new();

@@ -11,7 +11,9 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::scalar::{self, RowCache};
-use tokenrouter_kernels::cpu::{Ctx, Isa, Reduce, RopeTable, WeightRef, WorkerGroup, embed, linear, mask_padding};
+use tokenrouter_kernels::cpu::{
+    Ctx, Isa, Reduce, RopeTable, WeightRef, WorkerGroup, embed, linear, mask_padding,
+};
 use tokenrouter_kernels::cpu::{add_rms_norm, rms_norm, silu_mul};
 use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, SamplingParams, sample};
@@ -90,11 +92,18 @@ impl RefModel {
         let seen = cache.layers[0].len();
         assert!(seen < tokens.len(), "at least one token is new");
         let mut hidden = Vec::new();
-        for position in seen..tokens.len() {
-            hidden = self.feed(cache, tokens[position], position);
+        for (position, token) in tokens.iter().enumerate().skip(seen) {
+            hidden = self.feed(cache, *token, position);
         }
         let mut logits = vec![0.0; self.vocab];
-        linear(self.ctx(), &hidden, self.weight("model.embed_tokens.weight"), None, Reduce::Whole, &mut logits);
+        linear(
+            self.ctx(),
+            &hidden,
+            self.weight("model.embed_tokens.weight"),
+            None,
+            Reduce::Whole,
+            &mut logits,
+        );
         mask_padding(&mut logits, self.vocab, self.real_vocab);
         logits
     }

@@ -71,11 +71,7 @@ pub struct BudgetSection {
 
 impl Default for BudgetSection {
     fn default() -> Self {
-        BudgetSection {
-            memory: toml::Value::String("2GiB".into()),
-            kv_dtype: "f16".into(),
-            max_model_len: 0,
-        }
+        BudgetSection { memory: toml::Value::String("2GiB".into()), kv_dtype: "f16".into(), max_model_len: 0 }
     }
 }
 
@@ -179,7 +175,9 @@ impl Config {
     pub fn budget_bytes(&self) -> Result<u64, String> {
         let key = "budget.memory";
         match &self.budget.memory {
-            toml::Value::Integer(n) => u64::try_from(*n).map_err(|_| format!("{key} is {n}; it must be positive")),
+            toml::Value::Integer(n) => {
+                u64::try_from(*n).map_err(|_| format!("{key} is {n}; it must be positive"))
+            }
             toml::Value::String(text) => parse_bytes(text).map_err(|e| format!("{key}: {e}")),
             other => Err(format!("{key} is {other}; a byte count like \"2GiB\" is needed")),
         }
@@ -201,7 +199,10 @@ impl Config {
             return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());
         }
         if !["f32", "f16", "bf16"].contains(&self.budget.kv_dtype.as_str()) {
-            return Err(format!("budget.kv_dtype is \"{}\"; it must be f32, f16 or bf16", self.budget.kv_dtype));
+            return Err(format!(
+                "budget.kv_dtype is \"{}\"; it must be f32, f16 or bf16",
+                self.budget.kv_dtype
+            ));
         }
         self.check_server()
     }
@@ -221,7 +222,10 @@ impl Config {
         }
         let most = 4096;
         if model.max_batch == 0 || model.max_batch > most {
-            return Err(format!("model \"{}\": max_batch is {}; it must be 1..={most}", model.name, model.max_batch));
+            return Err(format!(
+                "model \"{}\": max_batch is {}; it must be 1..={most}",
+                model.name, model.max_batch
+            ));
         }
         if model.max_step_tokens < model.max_batch || model.max_step_tokens > 65_536 {
             return Err(format!(
@@ -254,7 +258,9 @@ impl Config {
             return Err("server.served_model_name is empty".into());
         }
         if s.max_running > 4096 || s.tokenizer_threads > 64 {
-            return Err("server.max_running may be at most 4096 and server.tokenizer_threads at most 64".into());
+            return Err(
+                "server.max_running may be at most 4096 and server.tokenizer_threads at most 64".into()
+            );
         }
         Ok(())
     }

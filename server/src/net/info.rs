@@ -1,9 +1,9 @@
 //! Answers that need no engine: health, readiness, served models. They read atomics only.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::handle::{EngineInfo, EngineState, EngineStatus};
+use tokenrouter_engine::handle::{EngineInfo, EngineState, EngineStatus, ModelStatus};
 use tokenrouter_scheduler::MAX_MODELS;
 
 use super::http::write::Response;
@@ -62,7 +62,9 @@ impl Info {
         Response::json(200, b"{\"status\":\"ok\"}".to_vec())
     }
 
-    /// `/ready`: 503 while draining, or when the engine takes nothing.
+    /// `/ready`: 503 while draining, or when the engine takes nothing. The body says what is going on: requests
+    /// waiting and admitted, pages of the joint KV pool, and per model the requests in its queue, in its batch
+    /// and away at a peer.
     pub(crate) fn ready(&self, status: &EngineStatus, dead: bool, draining: bool) -> Response {
         let state = match status.state() {
             _ if dead => "stopped",
@@ -71,9 +73,21 @@ impl Info {
             EngineState::Ready if draining => "draining",
             EngineState::Ready => "ready",
         };
-        let models: serde_json::Map<_, _> =
-            self.names.iter().map(|name| (name.clone(), serde_json::json!(state))).collect();
-        let body = serde_json::json!({"status": state, "models": models}).to_string().into_bytes();
+        let gauge = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let model = |(name, model): (&String, &ModelStatus)| {
+            let counts = serde_json::json!({
+                "ready": gauge(&model.ready), "running": gauge(&model.running),
+                "pending": gauge(&model.pending), "steps": gauge(&model.steps),
+            });
+            (name.clone(), counts)
+        };
+        let models: serde_json::Map<_, _> = self.names.iter().zip(&status.models).map(model).collect();
+        let body = serde_json::json!({
+            "status": state, "waiting": gauge(&status.waiting), "running": gauge(&status.running),
+            "pages_free": gauge(&status.pages_free), "pages_total": gauge(&status.pages_total),
+            "models": models,
+        });
+        let body = body.to_string().into_bytes();
         if state == "ready" { Response::json(200, body) } else { busy(Response::json(503, body)) }
     }
 }
