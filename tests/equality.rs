@@ -39,8 +39,16 @@ impl Mode {
     }
 }
 
-/// Asks for one answer; returns prompt ids, token ids, and the writer of each token.
-fn ask(server: &ServerProcess, prompt: &str, fields: &Value) -> (Vec<u32>, Vec<u32>, Vec<u8>) {
+/// One answer over HTTP.
+struct Asked {
+    /// Token ids of the prompt.
+    prompt: Vec<u32>,
+    /// Token ids of the answer, and the writer of each.
+    answer: (Vec<u32>, Vec<u8>),
+}
+
+/// Asks for one answer.
+fn ask(server: &ServerProcess, prompt: &str, fields: &Value) -> Asked {
     let mut body = json!({
         "prompt": prompt, "max_tokens": MAX_TOKENS, "return_token_ids": true,
         "token_routing": {"return": "tokens"},
@@ -62,16 +70,11 @@ fn ask(server: &ServerProcess, prompt: &str, fields: &Value) -> (Vec<u32>, Vec<u
         list(&choice["prompt_token_ids"])
     };
     let writers = list(&choice["token_routing"]["model_index"]).iter().map(|m| *m as u8).collect();
-    (prompt_ids, list(&choice["token_ids"]), writers)
+    Asked { prompt: prompt_ids, answer: (list(&choice["token_ids"]), writers) }
 }
 
 /// All prompts over HTTP with this many clients at a time.
-fn ask_all(
-    server: &ServerProcess,
-    prompts: &[String],
-    mode: Mode,
-    clients: usize,
-) -> HashMap<usize, (Vec<u32>, Vec<u32>, Vec<u8>)> {
+fn ask_all(server: &ServerProcess, prompts: &[String], mode: Mode, clients: usize) -> HashMap<usize, Asked> {
     let next = AtomicUsize::new(0);
     let client = || {
         let mut answers = Vec::new();
@@ -102,11 +105,11 @@ fn check(router_section: &str, router: RefRouter) {
         for clients in CONCURRENCY {
             let answers = ask_all(&server, &prompts, mode, clients);
             assert_eq!(answers.len(), PROMPTS);
-            for (i, (prompt, tokens, writers)) in answers {
+            for (i, asked) in answers {
                 let wanted = expected.entry(i).or_insert_with(|| {
                     let seed = 11 + i as u64;
                     let request = RefRequest {
-                        prompt: &prompt,
+                        prompt: &asked.prompt,
                         max_tokens: MAX_TOKENS,
                         sampling: mode.params(),
                         seed,
@@ -120,8 +123,8 @@ fn check(router_section: &str, router: RefRouter) {
                     answer
                 });
                 let what = format!("{router:?} {mode:?} prompt {i} at concurrency {clients}");
-                assert_eq!((&tokens, &writers), (&wanted.0, &wanted.1), "{what}");
-                by_peer += writers.iter().filter(|w| **w == 1).count();
+                assert_eq!(&asked.answer, wanted, "{what}");
+                by_peer += asked.answer.1.iter().filter(|w| **w == 1).count();
             }
         }
         assert!(by_peer > 0, "{router:?} {mode:?}: the large model wrote something");
@@ -148,15 +151,15 @@ fn single_models_equal_the_reference() {
         for (i, problem) in problems(4).iter().enumerate() {
             let mut fields = Mode::Sampled.fields(i);
             fields["model"] = json!(name);
-            let (prompt, tokens, writers) = ask(&server, &rendered(&problem.prompt), &fields);
+            let asked = ask(&server, &rendered(&problem.prompt), &fields);
             let request = RefRequest {
-                prompt: &prompt,
+                prompt: &asked.prompt,
                 max_tokens: MAX_TOKENS,
                 sampling: Mode::Sampled.params(),
                 seed: 11 + i as u64,
                 choice: 0,
             };
-            assert_eq!((tokens, writers), reference.run(RefRouter::Single(model), &request), "{name} {i}");
+            assert_eq!(asked.answer, reference.run(RefRouter::Single(model), &request), "{name} {i}");
         }
     }
     server.stop();
