@@ -120,18 +120,18 @@ impl Shared {
             drop(self.locked());
             self.new_job.notify_all();
         }
-        self.work(job);
+        self.work();
         self.wait_done();
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Claims and runs parts of `job` until none is left.
-    fn work(&self, job: u32) {
+    /// Claims and runs parts of the current job until none is left.
+    fn work(&self) {
         loop {
             let ticket = self.ticket.load(Ordering::Acquire);
             let body = self.body.load(Ordering::Relaxed);
             let unclaimed = ticket as u32;
-            if (ticket >> 32) as u32 != job || unclaimed == 0 {
+            if unclaimed == 0 {
                 return;
             }
             let claim =
@@ -192,7 +192,7 @@ impl Shared {
                 return;
             }
             seen = (self.ticket.load(Ordering::SeqCst) >> 32) as u32;
-            self.work(seen);
+            self.work();
         }
     }
 

@@ -13,7 +13,7 @@
 //!   `total` the weight of what top_k kept; the best token always stays.
 //! - *min_p* keeps `w >= min_p * 2^30`; the best token always stays.
 //! - *Draw*: `target = (bits * total) / 2^64`, rounded down, with `total` the weight of all that is
-//!   kept and `bits` the 64 bits of [`rng::bits`](crate::rng::bits); the token is the first one, in
+//!   kept and `bits` the 64 bits of [`rng::bits`]; the token is the first one, in
 //!   ascending order of ids, at which the running sum of kept weights exceeds `target`.
 //!
 //! A temperature below [`GREEDY`] takes the best rank and draws nothing.
