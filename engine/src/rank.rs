@@ -344,8 +344,7 @@ impl Running {
 }
 
 fn row_sampling(params: SamplingParams, eos_ids: &[u32], stop_ids: &[u32]) -> RowSampling {
-    let needs_history =
-        params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+    let needs_history = params.needs_history();
     let mut ids = eos_ids.to_vec();
     ids.extend_from_slice(stop_ids);
     RowSampling { params, stop_ids: ids, needs_history }
