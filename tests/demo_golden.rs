@@ -60,3 +60,21 @@ fn tokens_and_writers_are_those_of_transformers() {
         stop(&engine);
     }
 }
+
+/// A handle that is dropped while the loop sleeps: the loop and its model threads must end, and say so.
+#[test]
+fn dropping_the_handle_ends_the_engine() {
+    let config = demo_config(vec![route("slm", "single", "model", ParamValue::Int(0))]);
+    let (ended, wait) = std::sync::mpsc::channel();
+    let wake = Box::new(move || {
+        let _ = ended.send(());
+    });
+    let engine =
+        tokenrouter_engine::start(&config, &Registry::builtin(), wake).expect("the demo pair starts");
+    // Longer than the loop looks around before it parks.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let status = engine.status.clone();
+    drop(engine);
+    wait.recv_timeout(std::time::Duration::from_secs(30)).expect("the loop says that it has ended");
+    assert_eq!(status.state(), tokenrouter_engine::EngineState::Stopped);
+}

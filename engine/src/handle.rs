@@ -228,9 +228,10 @@ pub enum SendError {
     Stopped,
 }
 
-/// The server's end of the engine.
+/// The server's end of the engine. Dropping it ends the rank loop.
 pub struct EngineHandle {
-    commands: flume::Sender<Command>,
+    /// Taken only by `drop`.
+    commands: Option<flume::Sender<Command>>,
     reports: flume::Receiver<Report>,
     notify: Box<dyn Fn() + Send + Sync>,
     /// What is fixed.
@@ -248,7 +249,7 @@ impl EngineHandle {
         info: EngineInfo,
         status: Arc<EngineStatus>,
     ) -> Self {
-        Self { commands, reports, notify, info, status }
+        Self { commands: Some(commands), reports, notify, info, status }
     }
 
     /// Queues a command without blocking.
@@ -256,7 +257,8 @@ impl EngineHandle {
     /// # Errors
     /// `Full` when the bounded queue has no room, `Stopped` when the rank loop has ended.
     pub fn try_send(&self, command: Command) -> Result<(), SendError> {
-        match self.commands.try_send(command) {
+        let Some(commands) = &self.commands else { return Err(SendError::Stopped) };
+        match commands.try_send(command) {
             Ok(()) => {
                 (self.notify)();
                 Ok(())
@@ -271,7 +273,8 @@ impl EngineHandle {
     /// # Errors
     /// `Stopped` when the rank loop has ended.
     pub fn send(&self, command: Command) -> Result<(), SendError> {
-        self.commands.send(command).map_err(|_| SendError::Stopped)?;
+        let Some(commands) = &self.commands else { return Err(SendError::Stopped) };
+        commands.send(command).map_err(|_| SendError::Stopped)?;
         (self.notify)();
         Ok(())
     }
@@ -284,5 +287,13 @@ impl EngineHandle {
     /// Waits for the next report; `None` when the engine has ended.
     pub fn wait_report(&self) -> Option<Report> {
         self.reports.recv().ok()
+    }
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        // The loop may be parked: it sees the closed queue only when woken.
+        self.commands = None;
+        (self.notify)();
     }
 }
