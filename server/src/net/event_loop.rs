@@ -322,13 +322,15 @@ impl EventLoop {
         self.peers.get_mut(id).is_some_and(|peer| !peer.is_abandoned() && peer.settle(now))
     }
 
-    /// Refuses a connection that makes all of them together hold too much. Small requests always pass.
+    /// Refuses a connection that makes all of them together hold too much. Small requests always pass, and an
+    /// answer under way is not cut: what its client sends ahead has a bound of its own.
     fn check_memory(&mut self, id: u64, now: Instant) {
         let held = self.peers.held() + self.dispatcher.job_bytes();
         if held <= self.server.config.max_held_bytes {
             return;
         }
-        if let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.held() > SMALL_REQUEST) {
+        let large = |peer: &&mut Peer| peer.is_receiving() && peer.held() > SMALL_REQUEST;
+        if let Some(peer) = self.peers.get_mut(id).filter(large) {
             peer.refuse(now, &exchange::overloaded());
             self.peers.rearm(id);
             self.peers.queue(id);

@@ -141,3 +141,21 @@ fn many_clients_at_once() {
     }
     assert_eq!(server.complete(OK).status, 200);
 }
+
+/// Refusing it wrote a second head into the stream.
+#[test]
+fn a_stream_is_not_refused_for_what_its_client_sent_ahead() {
+    let server = Harness::with(|config| config.max_held_bytes = 60_000);
+    let mut client = server.client();
+    client.send(post("{\"prompt\":\"slow\",\"max_tokens\":100,\"stream\":true}"));
+    assert_eq!(client.head().status, 200);
+    let ahead = post(&format!("{{\"prompt\":\"a\",\"other\":\"{}\"}}", "x".repeat(120_000)));
+    // In two parts: the second read passes what a connection may hold in any case.
+    client.send(&ahead[..5000]);
+    assert!(client.chunk().starts_with("data: "));
+    client.send(&ahead[5000..]);
+    let chunks: Vec<String> =
+        std::iter::from_fn(|| Some(client.chunk()).filter(|chunk| !chunk.is_empty())).collect();
+    assert_eq!(chunks.len(), 101, "the stream is whole");
+    assert_eq!(client.answer().status, 200, "and so is the next answer");
+}
