@@ -5,9 +5,11 @@
 //! 16 KiB: `{"op":"cancel","id":..}` ends a request with an `error` event, and `{"op":"ping","id":..}` is
 //! answered by `{"id":..,"event":"pong"}`. A half-closed connection gets the answers that run, then it is closed.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::time::Instant;
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::config::{NetConfig, Timeouts};
@@ -26,27 +28,62 @@ const MAX_ID: usize = 128;
 pub struct Probe {
     /// `id`: a string, an integer, or null.
     pub id: Value,
-    /// `op`: absent for a request.
+    /// `op`: absent for a request. Of an `op` that is no string, its JSON text.
     pub op: Option<String>,
 }
 
-/// Reads id and operation of a line. Costs a pass over it. A line that is no JSON object has neither.
+/// Reads id and operation of a line. Costs a pass over it. A line that is no JSON object has neither; of a key
+/// that occurs twice the last value counts, as in the request itself.
 ///
 /// # Errors
 /// A fixed text when the id is too long.
 pub fn probe(line: &[u8]) -> Result<Probe, &'static str> {
-    #[derive(Deserialize)]
-    struct Fields {
-        id: Option<Value>,
-        op: Option<String>,
-    }
-    let Ok(fields) = serde_json::from_slice::<Fields>(line) else { return Ok(Probe::default()) };
-    let id = fields.id.unwrap_or_default();
+    let Ok(Members { id, op }) = serde_json::from_slice(line) else { return Ok(Probe::default()) };
+    let op = match op {
+        Value::Null => None,
+        Value::String(op) => Some(op),
+        other => Some(other.to_string()),
+    };
     match &id {
         Value::String(text) if text.len() > MAX_ID => Err("id must have at most 128 bytes"),
-        Value::String(_) => Ok(Probe { id, op: fields.op }),
-        _ if id.is_i64() || id.is_u64() => Ok(Probe { id, op: fields.op }),
-        _ => Ok(Probe { id: Value::Null, op: fields.op }),
+        Value::String(_) => Ok(Probe { id, op }),
+        _ if id.is_i64() || id.is_u64() => Ok(Probe { id, op }),
+        _ => Ok(Probe { id: Value::Null, op }),
+    }
+}
+
+/// The members `id` and `op` of an object, whatever they are; everything else is skipped.
+#[derive(Default)]
+struct Members {
+    id: Value,
+    op: Value,
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = Members::default();
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            match &*key {
+                "id" => members.id = map.next_value()?,
+                "op" => members.op = map.next_value()?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(members)
     }
 }
 
@@ -54,6 +91,9 @@ pub fn probe(line: &[u8]) -> Result<Probe, &'static str> {
 #[derive(Debug)]
 pub struct LineConn {
     buf: Vec<u8>,
+    /// Bytes of `buf` that were taken as lines; moved out of the way when more arrive, not line by line.
+    taken: usize,
+    /// Bytes of `buf` that were searched for a line end.
     scanned: usize,
     lines: u64,
     max_line: usize,
@@ -72,6 +112,7 @@ impl LineConn {
     pub fn new(config: &NetConfig, now: Instant) -> Self {
         Self {
             buf: Vec::new(),
+            taken: 0,
             scanned: 0,
             lines: 0,
             max_line: config.limits.body,
@@ -89,6 +130,9 @@ impl LineConn {
     /// Takes bytes that arrived. While closing they are dropped.
     pub fn on_bytes(&mut self, now: Instant, bytes: &[u8]) {
         if !self.closing {
+            self.buf.drain(..self.taken);
+            self.scanned -= self.taken;
+            self.taken = 0;
             self.buf.extend_from_slice(bytes);
             self.since = now;
         }
@@ -121,37 +165,51 @@ impl LineConn {
 
     fn take_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         // A TLS handshake has no line end to wait for.
-        if self.lines == 0 && self.buf.first() == Some(&0x16) {
+        if self.lines == 0 && self.unread().first() == Some(&0x16) {
             let text = "this port speaks one JSON object per line, without TLS";
             self.refuse(now, &Refusal::new(400, None, text));
             return None;
         }
         let end = self.buf[self.scanned..].iter().position(|byte| *byte == b'\n').map(|at| self.scanned + at);
-        let length = end.unwrap_or(self.buf.len());
+        let start = self.taken;
+        let length = end.unwrap_or(self.buf.len()) - start;
         if length > self.max_line {
             self.refuse(now, &Refusal::new(413, Some("request_too_large"), "the line is too long"));
             return None;
         }
-        self.scanned = self.buf.len();
-        let taken = match end {
-            Some(end) => end + 1,
-            None if self.ended && length > 0 => length,
-            None => return None,
-        };
-        let mut line: Vec<u8> = self.buf.drain(..taken).collect();
-        self.scanned = 0;
-        while line.last().is_some_and(u8::is_ascii_whitespace) {
-            line.pop();
+        match end {
+            Some(end) => self.taken = end + 1,
+            None if self.ended && length > 0 => self.taken = self.buf.len(),
+            None => {
+                self.scanned = self.buf.len();
+                return None;
+            }
+        }
+        self.scanned = self.taken;
+        let line = self.buf[start..self.taken].trim_ascii_end().to_vec();
+        if self.taken == self.buf.len() {
+            self.forget();
         }
         Some(line)
+    }
+
+    /// Bytes that no line has claimed yet.
+    fn unread(&self) -> &[u8] {
+        &self.buf[self.taken..]
+    }
+
+    /// Lets go of all input.
+    fn forget(&mut self) {
+        self.buf = Vec::new();
+        self.taken = 0;
+        self.scanned = 0;
     }
 
     /// Answers what is no request, and closes.
     pub fn refuse(&mut self, now: Instant, refusal: &Refusal) {
         self.answer(now, &Value::Null, refusal);
         self.closing = true;
-        self.buf = Vec::new();
-        self.scanned = 0;
+        self.forget();
     }
 
     /// A request of this connection was taken under the number `exchange`.
@@ -219,7 +277,9 @@ impl LineConn {
     /// What to do with the socket once output was written as far as it goes.
     pub fn next_step(&self) -> Next {
         let over = self.closing
-            || self.running.is_empty() && self.buf.is_empty() && (self.ended || self.last && self.lines > 0);
+            || self.running.is_empty()
+                && self.unread().is_empty()
+                && (self.ended || self.last && self.lines > 0);
         match over && self.out.is_empty() {
             true if self.ended => Next::Close,
             true if !self.shut => Next::ShutdownWrite,
@@ -236,7 +296,7 @@ impl LineConn {
 
     /// Whether input should be read.
     pub fn wants_read(&self) -> bool {
-        !self.ended && (self.closing || !self.out.is_full() && self.buf.len() <= self.max_line)
+        !self.ended && (self.closing || !self.out.is_full() && self.held() <= self.max_line)
     }
 
     /// True when no further line is taken.
@@ -246,7 +306,7 @@ impl LineConn {
 
     /// Request bytes held.
     pub fn held(&self) -> usize {
-        self.buf.len()
+        self.unread().len()
     }
 
     /// The output.
@@ -263,7 +323,7 @@ impl LineConn {
     pub fn deadline(&self) -> Option<Instant> {
         let limit = if self.shut {
             Some(self.times.linger)
-        } else if !self.buf.is_empty() && !self.out.is_full() {
+        } else if self.held() > 0 && !self.out.is_full() {
             Some(self.times.body_idle)
         } else if self.running.is_empty() && self.out.is_empty() {
             Some(self.times.line_idle)
@@ -280,11 +340,10 @@ impl LineConn {
             return false;
         }
         let stuck = self.out.deadline(self.times.write, !self.running.is_empty()).is_some_and(|at| at <= now);
-        if stuck || self.shut || self.buf.is_empty() {
+        if stuck || self.shut || self.held() == 0 {
             return true;
         }
-        self.buf = Vec::new();
-        self.scanned = 0;
+        self.forget();
         self.refuse(now, &Refusal::new(408, None, "the line did not end in time"));
         false
     }

@@ -115,9 +115,7 @@ impl EventLoop {
             return Err(exchange::queue_full());
         }
         if conn.find(name).is_some() {
-            // An error with this id would end the request that runs under it.
-            self.answer_line(id, &Value::Null, &exchange::id_in_use(), Instant::now());
-            return Ok(());
+            return Err(exchange::id_in_use());
         }
         let request_id = format!("line-{id}-{}", conn.lines());
         let exchange = self.dispatcher.submit(id, request_id, ApiCall::Line, line)?;
@@ -125,8 +123,11 @@ impl EventLoop {
         Ok(())
     }
 
+    /// Answers a line that is not taken up. An error with the id of a running request would end that one, so then
+    /// it carries none.
     fn answer_line(&mut self, id: u64, name: &Value, refusal: &Refusal, now: Instant) {
         if let Some(Protocol::Line(conn)) = self.peers.protocol(id) {
+            let name = if conn.find(name).is_some() { &Value::Null } else { name };
             conn.answer(now, name, refusal);
         }
     }

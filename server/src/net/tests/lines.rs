@@ -106,3 +106,18 @@ fn a_closed_connection_cancels() {
     drop(client);
     server.engine.wait_for("cancel", 2);
 }
+
+/// An error event with the id of a running request would read as its end.
+#[test]
+fn an_error_never_carries_the_id_of_a_running_request() {
+    let server = Harness::with(|config| config.max_line_requests = 1);
+    let mut client = server.line_client();
+    client.send("{\"id\":1,\"prompt\":\"hang-late\"}\n");
+    assert_eq!(client.line()["event"], "token");
+    client.send("{\"op\":\"dance\",\"id\":1}\n{\"op\":3,\"id\":1}\n{\"id\":1,\"prompt\":\"a\"}\n");
+    client.send("{\"op\":3,\"id\":2}\n");
+    let events = collect(&mut client, 4);
+    assert_eq!((events["null"].len(), events["2"].len()), (3, 1));
+    client.send("{\"op\":\"cancel\",\"id\":1}\n");
+    assert_eq!(collect(&mut client, 1)["1"], [INVALID]);
+}
