@@ -257,12 +257,16 @@ impl Config {
         if s.served_model_name.is_empty() {
             return Err("server.served_model_name is empty".into());
         }
-        if s.max_running > 4096 || s.tokenizer_threads > 64 {
-            return Err(
-                "server.max_running may be at most 4096 and server.tokenizer_threads at most 64".into()
-            );
+        let bounded = [
+            ("max_running", s.max_running as u64, 4096),
+            ("tokenizer_threads", s.tokenizer_threads as u64, 64),
+            ("max_n", u64::from(s.max_n), 1024),
+            ("shutdown_timeout_s", s.shutdown_timeout_s, 86_400),
+        ];
+        match bounded.into_iter().find(|(_, value, most)| value > most) {
+            Some((key, value, most)) => Err(format!("server.{key} is {value}; it may be at most {most}")),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -308,12 +312,23 @@ mod tests {
             ("[budget]", "[bugdet]", "did you mean \"budget\""),
             ("threads = 2", "max_batch = 0", "max_batch"),
             ("[router]", "[rooter]", "rooter"),
+            ("[budget]", "[server]\nmax_n = 4294967295\n[budget]", "max_n"),
         ];
         for (from, to, expected) in cases {
             let text = GOOD.replacen(from, to, 1);
             assert_ne!(text, GOOD, "the case changes the file");
             let error = Config::parse(&text, Path::new("")).expect_err(to);
             assert!(error.contains(expected), "{to}: {error}");
+        }
+    }
+
+    /// A deadline beyond what the clock can say made the server panic at SIGTERM.
+    #[test]
+    fn a_shutdown_timeout_of_ages_is_refused() {
+        for seconds in ["86401", "9223372036854775807"] {
+            let text = format!("{GOOD}\n[server]\nshutdown_timeout_s = {seconds}");
+            let error = Config::parse(&text, Path::new("")).expect_err("ages");
+            assert!(error.contains("shutdown_timeout_s") && error.contains("86400"), "{error}");
         }
     }
 
