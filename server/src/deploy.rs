@@ -38,8 +38,11 @@ pub fn start(
     let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| e.to_string())?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
-    let limits =
-        ApiLimits { max_n: config.server.max_n, ..ApiLimits::new(&text, engine.info.context_len, names) };
+    let limits = ApiLimits {
+        max_n: config.server.max_n,
+        max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
+        ..ApiLimits::new(&text, engine.info.context_len, names)
+    };
     let context = Arc::new(AnswerContext {
         text: text.clone(),
         eos_ids: engine.info.eos_ids.clone(),

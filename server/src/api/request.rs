@@ -18,6 +18,8 @@ pub struct ApiLimits {
     pub max_n: u32,
     /// Most prompts in one request.
     pub max_prompts: usize,
+    /// Most answers in one request, over all its prompts: what the engine can hold at all.
+    pub max_choices: usize,
     /// Most messages in one chat.
     pub max_messages: usize,
     /// Names of the served routes; the index is the [`RouteId`].
@@ -37,6 +39,7 @@ impl ApiLimits {
             empty_prompt_tokens: text.empty_prompt_tokens(),
             max_n: 8,
             max_prompts: 64,
+            max_choices: 320,
             max_messages: 4096,
             routes,
             default_route: RouteId(0),

@@ -8,12 +8,17 @@ use crate::api::ApiError;
 use crate::api::fields::{Fields, integer};
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
 use tokenrouter_engine::SamplingParams;
 use tokenrouter_scheduler::Threshold;
 
 const MAX_STOPS: usize = 16;
 const MAX_STOP_IDS: usize = 256;
+/// Longest stop string in bytes. Every choice looks for every one of them.
+const MAX_STOP_BYTES: usize = 1024;
 const MAX_BIASES: usize = 1024;
+/// Logits are divided and multiplied by it: further out they would not stay finite.
+const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=100.0;
 /// No request writes more than this, whatever the context.
 const MAX_TOKENS: i64 = u32::MAX as i64;
 
@@ -35,7 +40,7 @@ pub(crate) fn request(
     log_unknown(map);
     refuse_missing_features(&fields, defaults.kind)?;
     let (route, served_name) = limits.route(fields.text("model")?)?;
-    let n = fields.int("n", 1..=i64::from(limits.max_n))?.unwrap_or(1) as u32;
+    let n = choices_per_prompt(&fields, limits, prompts.len())?;
     let stream = fields.flag("stream", defaults.stream)?;
     let (include_usage, continuous_usage) = stream_options(&fields, stream)?;
     let max_tokens = max_tokens(&fields)?;
@@ -128,6 +133,16 @@ fn log_unknown(map: &Map<String, Value>) {
     }
 }
 
+/// `n`, so that all prompts together have no more choices than the engine can hold. A chat's one prompt comes later.
+fn choices_per_prompt(fields: &Fields<'_>, limits: &ApiLimits, prompts: usize) -> Result<u32, ApiError> {
+    let n = fields.int("n", 1..=i64::from(limits.max_n))?.unwrap_or(1) as u32;
+    if (n as usize).saturating_mul(prompts.max(1)) > limits.max_choices {
+        let most = limits.max_choices;
+        return Err(ApiError::invalid("n", format!("prompts times n must be at most {most}")));
+    }
+    Ok(n)
+}
+
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
     let old = fields.int("max_tokens", 1..=MAX_TOKENS)?;
     let new = fields.int("max_completion_tokens", 1..=MAX_TOKENS)?;
@@ -153,15 +168,14 @@ fn sampling(fields: &Fields<'_>, limits: &ApiLimits) -> Result<SamplingParams, A
         Some(-1) => 0,
         Some(k) => (k as u32).min(vocab),
     };
-    let smallest = f64::from(f32::MIN_POSITIVE);
-    let positive = fields.number("repetition_penalty", smallest..=f64::from(f32::MAX));
-    let positive = positive.map_err(|_| fields.invalid("repetition_penalty", "a number above 0"))?;
     Ok(SamplingParams {
         temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(default.temperature),
         top_k,
         top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(default.top_p),
         min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(default.min_p),
-        repetition_penalty: positive.unwrap_or(default.repetition_penalty),
+        repetition_penalty: fields
+            .number("repetition_penalty", REPETITION_PENALTY)?
+            .unwrap_or(default.repetition_penalty),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(default.presence_penalty),
         frequency_penalty: fields
             .number("frequency_penalty", -2.0..=2.0)?
@@ -192,8 +206,8 @@ fn logit_bias(fields: &Fields<'_>, vocab: u32) -> Result<Vec<(u32, f32)>, ApiErr
 }
 
 fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let wrong =
-        || fields.invalid("stop", &format!("a non-empty string or a list of up to {MAX_STOPS} of them"));
+    let right = format!("a string of 1 to {MAX_STOP_BYTES} bytes or a list of up to {MAX_STOPS} of them");
+    let wrong = || fields.invalid("stop", &right);
     let list = match fields.get("stop") {
         None => return Ok(Vec::new()),
         Some(Value::Array(list)) => list.as_slice(),
@@ -202,7 +216,10 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     if list.len() > MAX_STOPS {
         return Err(wrong());
     }
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let text = |value: &Value| {
+        let text = value.as_str().filter(|text| (1..=MAX_STOP_BYTES).contains(&text.len()));
+        text.map(str::to_owned)
+    };
     list.iter().map(|value| text(value).ok_or_else(wrong)).collect()
 }
 

@@ -1,4 +1,6 @@
-use crate::api::{ApiError, ApiRequest, PromptInput, RoutingReturn, fixtures, parse_chat, parse_completion};
+use crate::api::{
+    ApiError, ApiLimits, ApiRequest, PromptInput, RoutingReturn, fixtures, parse_chat, parse_completion,
+};
 use crate::text::fixtures as text;
 use serde_json::{Value, json};
 use tokenrouter_scheduler::{RouteId, Threshold};
@@ -426,4 +428,43 @@ fn thinking_switches_reach_the_template() {
         let PromptInput::Chat(prompt) = &request.prompts[0] else { panic!() };
         assert_eq!(prompt.plain(), expected);
     }
+}
+
+/// Logits divided by next to nothing are infinite: that is the client's fault, not a failed step.
+#[test]
+fn a_repetition_penalty_that_overflows_the_logits_is_refused() {
+    for value in [json!(1.2e-38), json!(1e-3), json!(3e38), json!(101)] {
+        both_refused("repetition_penalty", &value, 400, "repetition_penalty", &value.to_string());
+    }
+    for value in [json!(0.01), json!(100)] {
+        assert!(with("repetition_penalty", &value).iter().all(Result::is_ok), "{value}");
+    }
+}
+
+/// Each choice looks for every stop string, so a long one times many choices would fill the memory.
+#[test]
+fn a_stop_string_of_megabytes_is_refused() {
+    for value in [json!("x".repeat(1025)), json!(["a", "x".repeat(1 << 20)])] {
+        both_refused("stop", &value, 400, "stop", "a long stop string");
+    }
+    assert!(with("stop", &json!("x".repeat(1024))).iter().all(Result::is_ok));
+}
+
+/// More answers than the server can hold at all: trying again later would not help, so it is no 429.
+#[test]
+fn more_choices_than_the_queues_hold_are_refused_for_good() {
+    let limits = ApiLimits { max_choices: 12, ..fixtures::limits(&text::demo(), 64) };
+    let ask = |prompts: usize, n: u32| {
+        let body = json!({"prompt": vec!["a"; prompts], "n": n}).to_string();
+        parse_completion(body.as_bytes(), &limits)
+    };
+    assert_eq!(ask(3, 4).map(|request| request.choices()), Ok(12));
+    for (prompts, n) in [(13, 1), (2, 7)] {
+        let error = ask(prompts, n).expect_err("too many");
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("n")));
+        assert!(error.message.contains("12"), "{}", error.message);
+    }
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "n": 3}).to_string();
+    let limits = ApiLimits { max_choices: 2, ..limits };
+    assert_eq!(parse_chat(chat.as_bytes(), &limits, &text::demo()).expect_err("too many").status, 400);
 }
