@@ -2,7 +2,10 @@
 
 mod support;
 
-use support::process::{run, scratch_dir};
+use std::io::Read;
+use std::process::Stdio;
+
+use support::process::{binary, run, scratch_dir};
 use support::{is_right, problems};
 
 /// The number at the end of the built-in prompt's answer, by doing the sums of the evaluation set.
@@ -73,4 +76,30 @@ fn bad_flags_and_bad_files_name_the_fault() {
     assert!(!ok && err.contains("threshold"), "{err}");
     let (ok, _, err) = run(&["generate", "--temperature", "-1", "x"]);
     assert!(!ok && err.contains("temperature"), "{err}");
+}
+
+/// The text behind a closed pipe went nowhere, and so did the order to stop: the demo went on for ever.
+#[test]
+fn a_demo_whose_output_is_closed_ends() {
+    let mut child = binary()
+        .args(["demo", "--once", "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    drop(child.stdout.take());
+    let mut err = String::new();
+    child.stderr.take().expect("a pipe").read_to_string(&mut err).expect("UTF-8");
+    assert!(!child.wait().expect("it ends").success());
+    assert!(err.contains("standard output") && !err.contains("panicked"), "{err}");
+}
+
+#[test]
+fn prompts_that_leave_no_room_are_refused_with_the_numbers() {
+    let (ok, _, err) = run(&["generate", &"Ann has 97 coins. ".repeat(2000)]);
+    assert!(!ok && err.contains("14001") && err.contains("4096"), "{err}");
+    let (ok, _, err) = run(&["generate", "--max-tokens", "0", "Ann"]);
+    assert!(!ok && err.contains("--max-tokens"), "{err}");
+    let (ok, _, err) = run(&["generate", ""]);
+    assert!(!ok && err.contains("prompt is empty"), "{err}");
 }

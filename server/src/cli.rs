@@ -1,5 +1,6 @@
 //! The command line: `demo`, `serve`, `generate`.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -82,7 +83,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     pub model: Option<String>,
     /// Most tokens of the answer.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: u32,
     /// 0 is greedy.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
@@ -107,10 +108,15 @@ pub fn run(registry: &Registry) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("tokenrouter: {problem}");
+            tell(&format!("tokenrouter: {problem}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints a line to stderr; when nobody reads there, nothing is lost that could be said elsewhere.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn serve_file(args: &ServeArgs, registry: &Registry) -> Result<(), String> {
@@ -124,6 +130,11 @@ fn serve_file(args: &ServeArgs, registry: &Registry) -> Result<(), String> {
 fn init_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOKENROUTER_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // A second initialisation (a program that embeds the server) keeps the first.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    // A log that cannot be written is no reason to stop: by default its error is printed to the same place, and
+    // that panics. A second initialisation (a program that embeds the server) keeps the first.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .try_init();
 }

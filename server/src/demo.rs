@@ -9,7 +9,7 @@ use tokenrouter_scheduler::router::Registry;
 
 use crate::cli::DemoArgs;
 use crate::config::Config;
-use crate::paint::Painter;
+use crate::paint::{Painter, emit};
 use crate::serve::Started;
 
 /// A problem of the evaluation set that the small model alone gets wrong and the routed pair right.
@@ -55,11 +55,9 @@ pub fn run(args: &DemoArgs, registry: &Registry) -> Result<(), String> {
     let control = started.control();
     let once = args.once;
     let asker = std::thread::Builder::new().name("demo".into()).spawn(move || {
-        let outcome = ask(address, &names);
+        let outcome = ask(address, &names).and_then(|()| if once { Ok(()) } else { hint(address) });
         if once || outcome.is_err() {
             control.drain();
-        } else {
-            hint(address);
         }
         outcome
     });
@@ -100,7 +98,7 @@ fn ask(address: SocketAddr, names: &[String]) -> Result<(), String> {
         "stream_options": {"include_usage": true}, "token_routing": {"return": "tokens"},
         "messages": [{"role": "user", "content": PROMPT}],
     });
-    println!("\n{PROMPT}\n");
+    emit(&format!("\n{PROMPT}\n\n"))?;
     let mut painter = Painter::new(std::io::stdout().is_terminal());
     let mut routing = Value::Null;
     stream(address, &body.to_string(), |event| {
@@ -113,18 +111,16 @@ fn ask(address: SocketAddr, names: &[String]) -> Result<(), String> {
         let choice = &event["choices"][0];
         let text = choice["delta"]["content"].as_str().unwrap_or("");
         let model = choice["token_routing"]["model_index"].as_array().and_then(|m| m.last()?.as_u64());
-        print!("{}", painter.piece(model.unwrap_or(0) as usize, text));
-        std::io::stdout().flush().map_err(|e| format!("standard output: {e}"))
+        emit(&painter.piece(model.unwrap_or(0) as usize, text))
     })?;
-    println!("{}\n", painter.end());
+    emit(&format!("{}\n\n", painter.end()))?;
     let counts = |key: &str| -> Vec<u32> {
         let models = routing["models"].as_array().map(Vec::as_slice).unwrap_or_default();
         models.iter().map(|m| m[key].as_u64().unwrap_or(0) as u32).collect()
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let handoffs = routing["switches"].as_u64().unwrap_or(0) as u32;
-    print!("{}", painter.summary(&names, &counts("committed_tokens"), &counts("discarded_tokens"), handoffs));
-    Ok(())
+    emit(&painter.summary(&names, &counts("committed_tokens"), &counts("discarded_tokens"), handoffs))
 }
 
 /// A minimal streaming client: posts the body and hands every `data:` event to `on_event`.
@@ -162,9 +158,9 @@ fn stream(
     }
 }
 
-fn hint(address: SocketAddr) {
-    println!(
+fn hint(address: SocketAddr) -> Result<(), String> {
+    emit(&format!(
         "\nserving until interrupted; ask it something:\n  curl -N http://{address}/v1/chat/completions -d \
-         '{{\"stream\": true, \"temperature\": 0, \"messages\": [{{\"role\": \"user\", \"content\": \"...\"}}]}}'"
-    );
+         '{{\"stream\": true, \"temperature\": 0, \"messages\": [{{\"role\": \"user\", \"content\": \"...\"}}]}}'\n"
+    ))
 }

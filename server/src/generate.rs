@@ -1,6 +1,6 @@
 //! `tokenrouter generate`: one answer in this process, no sockets.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use serde_json::json;
 use tokenrouter_engine::{ClientEvent, Command, EngineRequest, SamplingParams};
@@ -11,7 +11,7 @@ use crate::cli::GenerateArgs;
 use crate::config::Config;
 use crate::demo;
 use crate::deploy::{self, Deployment};
-use crate::paint::Painter;
+use crate::paint::{Painter, emit};
 use crate::text::{ChatOptions, Detokenizer};
 
 const CLIENT: u64 = 1;
@@ -46,6 +46,10 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
     };
     let prompt = prompt.map_err(|e| e.to_string())?;
     let room = info.context_len.saturating_sub(prompt.len()) as u32;
+    if room == 0 {
+        let (most, is) = (info.context_len, prompt.len());
+        return Err(format!("the prompt has {is} tokens; at most {most} are possible, the answer included"));
+    }
     if !args.temperature.is_finite() || args.temperature < 0.0 {
         return Err(format!("--temperature is {}; it must be 0 or more", args.temperature));
     }
@@ -106,9 +110,4 @@ fn print_answer(deployment: &Deployment) -> Result<(), String> {
 /// Two lines: who wrote how much, and how often control moved.
 fn summary(painter: &Painter, names: &[&str], usage: &Usage) -> String {
     painter.summary(names, &usage.committed[..names.len()], &usage.discarded[..names.len()], usage.handoffs)
-}
-
-fn emit(text: &str) -> Result<(), String> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| format!("standard output: {e}"))
 }

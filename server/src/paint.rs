@@ -1,5 +1,7 @@
 //! Shows who wrote each token: a colour per model on a terminal, brackets elsewhere.
 
+use std::io::Write;
+
 const COLOURS: [&str; 4] = ["36", "33", "35", "32"];
 
 /// Turns pieces of text and their writers into what is printed.
@@ -59,6 +61,15 @@ impl Painter {
             parts.join(", ")
         )
     }
+}
+
+/// Writes to standard output at once. `print!` would panic where nobody reads.
+///
+/// # Errors
+/// In words, when it cannot be written.
+pub(crate) fn emit(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| format!("standard output: {e}"))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokenrouter_scheduler::router::Registry;
 
+use crate::cli::tell;
 use crate::config::{Config, ServerSection};
 use crate::deploy;
 use crate::frontend::ApiFrontend;
@@ -40,12 +41,12 @@ impl Started {
 
     /// Prints the memory plan and the addresses to stderr.
     pub fn announce(self) -> Self {
-        eprintln!("{}", self.plan.trim_end());
+        tell(self.plan.trim_end());
         if let Some(at) = self.http_addr() {
-            eprintln!("serving \"{}\" on http://{at}", self.name);
+            tell(&format!("serving \"{}\" on http://{at}", self.name));
         }
         if let Some(at) = self.tcp_addr() {
-            eprintln!("raw TCP (one JSON request per line) on {at}");
+            tell(&format!("raw TCP (one JSON request per line) on {at}"));
         }
         self
     }
