@@ -5,7 +5,8 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 
 use serde_json::{Value, json};
-use support::http::{connect, post, request, send};
+use support::http::{connect, get, post, request, send};
+use support::problems;
 use support::process::{ServerProcess, demo_config};
 
 fn server() -> ServerProcess {
@@ -138,4 +139,32 @@ fn the_raw_port_answers_good_and_bad_lines() {
     assert!(answer.iter().any(|l| l.contains("HTTP")), "{answer:?}");
     good(&server);
     server.stop();
+}
+
+/// A budget that holds fewer tokens than the models' context: what fits is the context then, so that a chat that
+/// does not say how long its answer may be is served.
+#[test]
+fn a_cache_smaller_than_the_context_is_the_context() {
+    let config = demo_config("name = \"r-stitch\"\nthreshold = 0.03", "").replace("64MiB", "9MB");
+    let server = ServerProcess::start(&config);
+    let models = get(server.http, "/v1/models").json();
+    let most = models["data"][0]["max_model_len"].as_u64().expect("a number");
+    assert!((256..4096).contains(&most), "{models}");
+    let chat = json!({"messages": [{"role": "user", "content": problems(1)[0].prompt}], "temperature": 0});
+    let answer = post(server.http, "/v1/chat/completions", &chat);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let ask = |tokens: u64| json!({"prompt": [430], "max_tokens": tokens, "ignore_eos": true});
+    let answer = post(server.http, "/v1/completions", &ask(most - 1));
+    assert_eq!(answer.json()["usage"]["completion_tokens"], most - 1, "{}", answer.body);
+    assert_eq!(post(server.http, "/v1/completions", &ask(most)).status, 400);
+    server.stop();
+}
+
+/// Nobody reads the log any more: that is no reason to stop serving.
+#[test]
+fn a_closed_log_pipe_does_not_end_the_server() {
+    let server = ServerProcess::start_without_log(&demo_config("name = \"single\"", ""));
+    for _ in 0..3 {
+        good(&server);
+    }
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, View, serialize};
 use serde_json::{Value, json};
-use support::process::{run, scratch_dir};
+use support::http::post;
+use support::process::{ServerProcess, demo_config, run, scratch_dir};
 use support::root;
 
 /// A copy of one demo checkpoint that a test may damage.
@@ -178,4 +179,47 @@ fn broken_checkpoints_are_refused_by_file_and_field() {
     }
     let error = generate(&slm, &copy("llm"), "1MiB").expect_err("too little memory");
     assert!(error.contains("budget") && error.contains("MiB"), "{error}");
+}
+
+/// A tokenizer with a token that the models have no embedding for: the step panicked, and its neighbours failed too.
+#[test]
+fn a_token_without_an_embedding_is_refused_and_harms_nobody() {
+    let (slm, llm) = (copy("slm"), copy("llm"));
+    for dir in [&slm, &llm] {
+        edit_json(&dir.join("tokenizer.json"), |t| {
+            let mut extra = t["added_tokens"][0].clone();
+            (extra["id"], extra["content"]) = (json!(455), json!("<|extra|>"));
+            t["added_tokens"].as_array_mut().expect("added tokens").push(extra);
+        });
+    }
+    let models = root().join("models/demo");
+    let config = demo_config("name = \"fixed\"\nfraction = 0.5", "")
+        .replace(&format!("{:?}", models.join("slm")), &format!("{slm:?}"))
+        .replace(&format!("{:?}", models.join("llm")), &format!("{llm:?}"));
+    let server = ServerProcess::start(&config);
+    let ask = |prompt: Value, tokens: u32| {
+        let body = json!({"prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "seed": 1});
+        post(server.http, "/v1/completions", &body)
+    };
+    std::thread::scope(|scope| {
+        let neighbour = scope.spawn(|| ask(json!("Ann"), 1500));
+        while !neighbour.is_finished() {
+            for prompt in [json!("Ann <|extra|>"), json!([455])] {
+                let answer = ask(prompt, 2);
+                let text = answer.body.as_str();
+                assert!(answer.status == 400 && text.contains("455"), "{}: {text}", answer.status);
+            }
+        }
+        let answer = neighbour.join().expect("the neighbour");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    });
+    server.stop();
+}
+
+/// The cache is asked for first, so that what no machine has is refused before anything else is built for it.
+#[test]
+fn a_budget_of_petabytes_is_refused() {
+    let (slm, llm) = (copy("slm"), copy("llm"));
+    let error = generate(&slm, &llm, "900000TB").expect_err("no machine has that");
+    assert!(error.contains("KV cache"), "{error}");
 }

@@ -93,6 +93,13 @@ pub enum ClientEvent {
 pub enum RefuseError {
     /// The scheduler refused it.
     Submit(SubmitError),
+    /// A token of the prompt has no embedding in some model.
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Ids below this are known to all models.
+        vocab: usize,
+    },
     /// The engine is draining or stopped.
     Draining,
 }
@@ -101,6 +108,11 @@ impl std::fmt::Display for RefuseError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             RefuseError::Submit(e) => e.fmt(f),
+            RefuseError::UnknownToken { token, vocab } => write!(
+                f,
+                "the prompt holds token {token}, which the models do not know; their vocabulary ends at {}",
+                vocab.saturating_sub(1)
+            ),
             RefuseError::Draining => f.write_str("the server is shutting down and takes no new requests"),
         }
     }
@@ -146,7 +158,7 @@ pub struct EngineInfo {
     pub models: Vec<ModelInfo>,
     /// The routes; the index is the `RouteId`.
     pub routes: Vec<RouteInfo>,
-    /// Longest context of a request: the smallest over all models.
+    /// Longest context of a request: the smallest over all models and what the cache holds.
     pub context_len: usize,
     /// Union of the end-of-sequence ids over all models.
     pub eos_ids: Vec<u32>,

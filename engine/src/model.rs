@@ -161,7 +161,7 @@ impl Model {
     /// # Panics
     /// When the step breaks its contract: more tokens or logits than the options allow, tables of unequal
     /// length, an id outside the vocabulary, a position outside the context or the row's pages, a page
-    /// outside the cache. The scheduler checks all of these at submit; a breach is a fault of ours.
+    /// outside the cache. The rank loop and the scheduler check all of these at submit; a breach is a fault of ours.
     pub fn forward(&mut self, ids: &[u32], step: &StepTokens<'_>, logit_tokens: &[u32]) -> &mut [f32] {
         self.check(ids, step, logit_tokens);
         self.logit_rows = logit_tokens.len();

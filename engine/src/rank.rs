@@ -46,6 +46,8 @@ pub(crate) struct RankLoop {
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) models: usize,
+    /// Every model has an embedding for the ids below this.
+    pub(crate) vocab: usize,
 }
 
 /// Says that the loop has ended, also when it ended by a panic: a health check must not lie about it.
@@ -182,6 +184,13 @@ impl Running {
         let client = request.client;
         if self.draining {
             self.outgoing.push(ClientEvent::Refused { client, error: RefuseError::Draining });
+            return;
+        }
+        // A tokenizer may know more tokens than a checkpoint has rows for; fed, one would fail the whole step.
+        let vocab = self.parts.vocab;
+        if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= vocab) {
+            let error = RefuseError::UnknownToken { token, vocab };
+            self.outgoing.push(ClientEvent::Refused { client, error });
             return;
         }
         let live = Live {

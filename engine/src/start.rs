@@ -126,7 +126,6 @@ pub fn start(
     let plan = plan_memory(config, &open, &options)?;
     let routes = build_routes(config, registry, &open)?;
     let info = engine_info(config, &open, &options, &plan, &routes);
-    let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
 
     let status = Arc::new(EngineStatus::default());
     status.pages_total.store(plan.pages as u64, Relaxed);
@@ -140,7 +139,10 @@ pub fn start(
             }
         }
     };
+    // The caches come first: a budget that the machine does not have is refused by the one large allocation, before
+    // the scheduler makes a table of its pages.
     let models = build_models(config, open, options, plan.pages)?;
+    let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
     let executor = CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
     let (commands, inbox) = flume::bounded(COMMAND_QUEUE);
     let (outbox, reports) = flume::bounded(REPORT_QUEUE);
@@ -153,6 +155,7 @@ pub fn start(
         status: status.clone(),
         eos_ids: info.eos_ids.clone(),
         models: config.models.len(),
+        vocab: info.models.iter().map(|m| m.vocab).min().unwrap_or(0),
     };
     let thread = std::thread::Builder::new()
         .name("rank-0".into())
@@ -215,7 +218,8 @@ fn engine_info(
     plan: &budget::JointPlan,
     routes: &[Box<dyn Router>],
 ) -> EngineInfo {
-    let context_len = options.first().map_or(0, |o| o.context_len);
+    // A request's whole lifetime must fit the cache, so more than that is no context to offer.
+    let context_len = options.first().map_or(0, |o| o.context_len).min(plan.tokens);
     let models: Vec<ModelInfo> = config
         .models
         .iter()

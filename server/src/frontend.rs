@@ -50,8 +50,8 @@ impl ApiFrontend {
 
 impl Frontend for ApiFrontend {
     fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal> {
-        let (request, sink) = self.parse(call, body).map_err(|e| refusal(&e))?;
-        let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| refusal(&e))?;
+        let (request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
+        let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| Refusal::from(&e))?;
         let seed = self.seed(&request);
         let choices = (0..request.choices()).map(|i| engine_request(&request, &prompts, i, seed)).collect();
         let id = format!("{}{unique}", request.kind.id_prefix());
@@ -79,10 +79,6 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, seed:
         stop_ids: request.stop_ids.clone(),
         min_tokens: request.min_tokens,
     }
-}
-
-fn refusal(error: &ApiError) -> Refusal {
-    Refusal { status: error.status, body: error.to_json() }
 }
 
 struct Writer(Answer);

@@ -45,6 +45,15 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Serves the configuration's text; panics with the server's own words when it does not start.
     pub fn start(config: &str) -> Self {
+        Self::launch(config, true)
+    }
+
+    /// As [`ServerProcess::start`], but nobody reads the server's log once it serves.
+    pub fn start_without_log(config: &str) -> Self {
+        Self::launch(config, false)
+    }
+
+    fn launch(config: &str, keep_log: bool) -> Self {
         let dir = scratch_dir("serve");
         let file = dir.join("pair.toml");
         std::fs::write(&file, config).expect("a configuration file");
@@ -66,7 +75,9 @@ impl ServerProcess {
             seen.push_str(&line);
             seen.push('\n');
         }
+        let lines = Some(lines).filter(|_| keep_log);
         let log = std::thread::spawn(move || {
+            let lines = lines.into_iter().flatten();
             lines.map_while(Result::ok).fold(seen, |all, line| all + &line + "\n")
         });
         ServerProcess { child, http: http.expect("set"), tcp: tcp.expect("set"), log }

@@ -102,6 +102,7 @@ impl ApiError {
     pub fn from_refusal(error: &RefuseError) -> Self {
         match error {
             RefuseError::Submit(error) => Self::from_submit(error),
+            RefuseError::UnknownToken { .. } => Self::invalid("prompt", error.to_string()),
             RefuseError::Draining => Self::unavailable("draining", error.to_string()),
         }
     }

@@ -8,7 +8,7 @@ use tokenrouter_scheduler::{RouteId, Threshold};
 /// What the server as configured accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiLimits {
-    /// Tokens of prompt and answer together: the smallest context over all models.
+    /// Tokens of prompt and answer together: the smallest context over all models, if the cache holds as much.
     pub context_len: usize,
     /// Token ids below this exist in every model.
     pub real_vocab: usize,

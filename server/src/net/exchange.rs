@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tokenrouter_engine::handle::{ClientId, RefuseError};
-use tokenrouter_scheduler::{FinishReason, SubmitError, Usage};
+use tokenrouter_scheduler::{FinishReason, Usage};
 
 use super::frontend::{AnswerWriter, Refusal};
+use crate::api::ApiError;
 
 /// An API request from its arrival to the end of its answer.
 pub(crate) struct Exchange {
@@ -178,15 +179,7 @@ pub(crate) fn engine_dead() -> Refusal {
 
 /// The answer to a request that the engine did not accept.
 pub(crate) fn refused(error: &RefuseError) -> Refusal {
-    match error {
-        RefuseError::Draining => shutting_down(),
-        RefuseError::Submit(SubmitError::QueueFull { .. }) => queue_full(),
-        RefuseError::Submit(error) => {
-            let context =
-                matches!(error, SubmitError::ContextExceeded { .. } | SubmitError::CapacityExceeded { .. });
-            Refusal::new(400, context.then_some("context_length_exceeded"), &error.to_string())
-        }
-    }
+    Refusal::from(&ApiError::from_refusal(error))
 }
 
 /// The refusal when all requests together hold too many bytes.

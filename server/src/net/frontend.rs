@@ -6,6 +6,7 @@ use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
 use super::http::write::Response;
+use crate::api::ApiError;
 
 /// Where a body came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,12 @@ pub struct Refusal {
     pub status: u16,
     /// The body, `{"error":{..}}`.
     pub body: Vec<u8>,
+}
+
+impl From<&ApiError> for Refusal {
+    fn from(error: &ApiError) -> Self {
+        Self { status: error.status, body: error.to_json() }
+    }
 }
 
 impl Refusal {
