@@ -68,7 +68,7 @@ fn served_route(route: &RouteInfo, models: &[ModelInfo]) -> ServedRoute {
 }
 
 /// Changes with the version, the models, the router and its parameters, and the type of the cache: with anything
-/// by which equal requests may be answered differently.
+/// by which equal requests may be answered differently. A model's path stands for its weights, which are not read here.
 fn fingerprint(config: &Config, text: &TextModel) -> String {
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);

@@ -34,7 +34,7 @@ impl ApiFrontend {
             ApiCall::Completion => Ok((parse_completion(body, &self.limits)?, Sink::Http)),
             ApiCall::Chat => Ok((parse_chat(body, &self.limits, text)?, Sink::Http)),
             ApiCall::Line => {
-                let line = parse_line(body, &self.limits, text).map_err(|e| e.error)?;
+                let line = parse_line(body, &self.limits, text)?;
                 Ok((line.request, Sink::Lines(line.id)))
             }
         }

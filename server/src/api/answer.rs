@@ -23,7 +23,7 @@ pub struct AnswerContext {
     pub routes: Vec<ServedRoute>,
     /// Names of all models; the index is the one the engine reports with each token.
     pub models: Vec<String>,
-    /// Changes whenever equal requests may be answered differently.
+    /// Changes with what the configuration says about how requests are answered.
     pub system_fingerprint: String,
 }
 
@@ -180,11 +180,6 @@ impl Answer {
     /// Whether nothing more will be written.
     pub fn is_done(&self) -> bool {
         self.error.is_some() || self.open == 0
-    }
-
-    /// Whether this choice has ended.
-    pub fn is_finished(&self, choice: usize) -> bool {
-        self.choices.get(choice).is_none_or(|choice| choice.finish.is_some())
     }
 
     /// What ended the request before its time.

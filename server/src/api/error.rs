@@ -19,17 +19,15 @@ pub struct ApiError {
     pub param: Option<String>,
     /// A word for programs.
     pub code: Option<&'static str>,
-    /// Seconds for a `Retry-After` header.
-    pub retry_after: Option<u32>,
 }
 
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
 impl ApiError {
-    /// Any error; `param`, `code` and `retry_after` are unset.
+    /// Any error; `param` and `code` are unset.
     pub fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), kind, param: None, code: None, retry_after: None }
+        Self { status, message: message.into(), kind, param: None, code: None }
     }
 
     /// 400: a field is missing or has a bad value.
@@ -60,16 +58,10 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), ..Self::invalid(param, message) }
     }
 
-    /// 413: the body is larger than this server reads.
-    pub fn too_large(limit: usize) -> Self {
-        let message = format!("the request body is larger than {limit} bytes");
-        Self { code: Some("request_too_large"), ..Self::new(413, INVALID, message) }
-    }
-
     /// 429: too many requests wait.
     pub fn queue_full(message: impl Into<String>) -> Self {
         let code = Some("queue_full");
-        Self { code, retry_after: Some(1), ..Self::new(429, "rate_limit_error", message) }
+        Self { code, ..Self::new(429, "rate_limit_error", message) }
     }
 
     /// 500: something broke, for this request only.
@@ -79,7 +71,7 @@ impl ApiError {
 
     /// 503: not now; `code` is `loading`, `draining` or `engine_dead`.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code: Some(code), retry_after: Some(1), ..Self::new(503, SERVER, message) }
+        Self { code: Some(code), ..Self::new(503, SERVER, message) }
     }
 
     /// The engine did not accept a request.

@@ -33,53 +33,28 @@ pub struct LineRequest {
     pub request: ApiRequest,
 }
 
-/// A line that is refused.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LineError {
-    /// The client's id, null when it could not be read.
-    pub id: Box<Value>,
-    /// Why.
-    pub error: ApiError,
-}
-
-impl LineError {
-    /// The event that answers it, with its line feed.
-    pub fn to_line(&self) -> Vec<u8> {
-        error_line(&self.id, &self.error)
-    }
-}
-
 /// Checks one line (without its line feed).
 ///
 /// # Errors
-/// As [`crate::api::parse_completion`] and [`crate::api::parse_chat`]; the id is kept where it could be read.
-pub fn parse_line(line: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<LineRequest, LineError> {
-    let map = json::parse_object(line).map_err(|error| refused(Value::Null, error))?;
+/// As [`crate::api::parse_completion`] and [`crate::api::parse_chat`]. Which id the error event carries is known to
+/// the connection.
+pub fn parse_line(line: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<LineRequest, ApiError> {
+    let map = json::parse_object(line)?;
     let id = match map.get("id") {
         None | Some(Value::Null) => Value::Null,
         Some(id) if id.is_string() || id.is_i64() || id.is_u64() => id.clone(),
-        Some(_) => {
-            let error = ApiError::invalid("id", "id must be a string or an integer");
-            return Err(refused(Value::Null, error));
-        }
+        Some(_) => return Err(ApiError::invalid("id", "id must be a string or an integer")),
     };
     let request = if map.contains_key("messages") {
-        chat::chat(&map, limits, text, true)
+        chat::chat(&map, limits, text, true)?
     } else {
-        completions::completion(&map, limits, true)
+        completions::completion(&map, limits, true)?
     };
-    match request {
-        Ok(request) => Ok(LineRequest { id, request }),
-        Err(error) => Err(refused(id, error)),
-    }
-}
-
-fn refused(id: Value, error: ApiError) -> LineError {
-    LineError { id: Box::new(id), error }
+    Ok(LineRequest { id, request })
 }
 
 /// The `error` event with its line feed.
-pub fn error_line(id: &Value, error: &ApiError) -> Vec<u8> {
+pub(crate) fn error_line(id: &Value, error: &ApiError) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out, id, "error", [("error", error.object())]);
     out

@@ -24,7 +24,7 @@ pub use answer::{Answer, AnswerContext, Sink, StopAt};
 pub use chat::parse_chat;
 pub use completions::parse_completion;
 pub use error::ApiError;
-pub use line::{LineError, LineRequest, error_line, parse_line};
+pub use line::{LineRequest, parse_line};
 pub use models::{ServedModel, ServedRoute, model_json, models_json};
 pub use prepare::{Prepared, prepare};
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};

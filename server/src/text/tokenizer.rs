@@ -152,19 +152,9 @@ impl TextModel {
         self.tokenizer.id_to_token(id)
     }
 
-    /// The id of a token in the tokenizer's own spelling.
-    pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.tokenizer.token_to_id(token)
-    }
-
     /// Whether an id is a special token, which `skip_special_tokens` leaves out of texts.
     pub fn is_special(&self, id: u32) -> bool {
         self.pieces.is_special(id)
-    }
-
-    /// The special ids, ascending.
-    pub fn special_ids(&self) -> Vec<u32> {
-        (0..self.real_vocab() as u32).filter(|&id| self.is_special(id)).collect()
     }
 
     /// Every added token with its flags, ascending by id.

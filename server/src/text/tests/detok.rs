@@ -20,7 +20,7 @@ fn stream(model: &Arc<TextModel>, ids: &[u32], skip: bool) -> Vec<String> {
 }
 
 fn id(model: &TextModel, token: &str) -> u32 {
-    model.token_id(token).unwrap_or_else(|| panic!("no token {token:?}"))
+    model.raw().token_to_id(token).unwrap_or_else(|| panic!("no token {token:?}"))
 }
 
 /// Decodes by definition: all bytes first, then text.
