@@ -3,7 +3,8 @@
 //! A closed system of N requests and M models is a finite Markov chain at its batch-completion epochs (appendix D of
 //! the paper). [`System`] holds the checked inputs, [`LaunchRule`] the paper's thresholds or one of the rules that go
 //! past them, [`Chain`] the reachable states, [`Solution`] the stationary vector, and [`Performance`] the rates.
-//! [`search_all`] finds the best thresholds. Everything is a pure function; the caller bounds the work by a limit on
+//! [`search_all`] finds the best thresholds, [`search_climbing`] where there are too many, and [`Grid`] puts step times
+//! in milliseconds on a common quantum. Everything is a pure function; the caller bounds the work by a limit on
 //! states, since a chain grows fast (two models, 16 requests: 14,257 states; three models, 6 requests: 403,283).
 //!
 //! ```
@@ -25,18 +26,25 @@
 
 mod chain;
 mod classes;
+mod climb;
 mod direct;
 mod error;
+mod grid;
 mod outcomes;
 mod performance;
+mod reduce;
 mod rule;
 mod solve;
+mod sparse;
 mod states;
+mod sweep;
 mod system;
 mod thresholds;
 
 pub use chain::Chain;
+pub use climb::search_climbing;
 pub use error::PlanError;
+pub use grid::Grid;
 pub use performance::{Performance, Solution};
 pub use rule::LaunchRule;
 pub use system::{StepQuanta, System, SystemSpec};

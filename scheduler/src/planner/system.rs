@@ -4,6 +4,8 @@ use super::error::PlanError;
 
 /// How far a row of P may be from one; such a row is scaled to one.
 const ROW_TOLERANCE: f64 = 1e-9;
+/// More requests than any chain can be built for.
+const MOST_REQUESTS: u32 = 1 << 16;
 
 /// Inputs of the model, unchecked. The names are those of appendix D.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,9 +52,10 @@ impl System {
     /// Names the first value that makes no sense.
     pub fn new(spec: SystemSpec) -> Result<Self, PlanError> {
         let models = spec.routing.len();
-        if models == 0 || spec.requests == 0 {
+        if models == 0 {
             return Err(PlanError::Empty);
         }
+        check_requests(spec.requests)?;
         let routing = check_routing(spec.routing)?;
         check_commit(&spec.commit, models)?;
         let quanta = expand(spec.steps, models, spec.requests as usize)?;
@@ -112,9 +115,7 @@ impl System {
     /// # Errors
     /// As [`System::new`].
     pub fn with_requests(&self, requests: u32) -> Result<Self, PlanError> {
-        if requests == 0 {
-            return Err(PlanError::Empty);
-        }
+        check_requests(requests)?;
         let mut quanta = self.quanta.clone();
         for times in &mut quanta {
             let constant = times.iter().all(|&t| t == times[0]);
@@ -128,6 +129,14 @@ impl System {
             times.resize(requests as usize, times[0]);
         }
         Ok(Self { quanta, requests, ..self.clone() })
+    }
+}
+
+fn check_requests(requests: u32) -> Result<(), PlanError> {
+    match requests {
+        0 => Err(PlanError::Empty),
+        1..=MOST_REQUESTS => Ok(()),
+        _ => Err(PlanError::Parameter { name: "N", value: f64::from(requests), allowed: "at most 65536" }),
     }
 }
 

@@ -51,7 +51,11 @@ impl Table {
         &self.rows[self.best]
     }
 
-    fn new(rows: Vec<Evaluated>) -> Result<Self, PlanError> {
+    /// Picks the best of evaluated rows.
+    ///
+    /// # Errors
+    /// An empty list.
+    pub fn new(rows: Vec<Evaluated>) -> Result<Self, PlanError> {
         let rate = |row: &Evaluated| row.performance.tokens_per_s;
         let top = rows.iter().map(rate).fold(0.0, f64::max);
         let ties: Vec<usize> = (0..rows.len()).filter(|&i| rate(&rows[i]) >= top * (1.0 - TIE)).collect();
@@ -127,9 +131,8 @@ pub fn compare(
     limits: Limits,
 ) -> Result<Table, PlanError> {
     let rows = vectors.into_iter().map(|thresholds| {
-        let rule = LaunchRule::Threshold(thresholds);
+        let rule = LaunchRule::Threshold(thresholds.clone());
         let performance = evaluate(system, &rule, slowdown, limits.states)?;
-        let LaunchRule::Threshold(thresholds) = rule else { return Err(PlanError::Empty) };
         Ok(Evaluated { thresholds, performance })
     });
     Table::new(rows.collect::<Result<_, _>>()?)
