@@ -27,7 +27,7 @@ pub(super) fn text(plan: &Plan) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         out,
-        "  {:<width$}  tokens/s  vs best  {:<per_model$}  {:<per_model$}  wait ms/token   states",
+        "  {:<width$}  tokens/s   below  {:<per_model$}  {:<per_model$}  wait ms/token   states",
         "B", "busy %", "batch"
     );
     let best = plan.table.best().performance.tokens_per_s;
@@ -146,7 +146,7 @@ pub(super) fn vector(thresholds: &[u32]) -> String {
 
 /// How far a rate is below the best, in percent.
 fn below(rate: f64, best: f64) -> String {
-    format!("-{:.2}%", 100.0 * (1.0 - rate / best).max(0.0))
+    format!("{:.2}%", 100.0 * (1.0 - rate / best).max(0.0))
 }
 
 /// Without the last digits that a product of two floats leaves.

@@ -1,4 +1,4 @@
-//! A plan as a plot: T over the peer's threshold for two models, else the best vectors as bars.
+//! A plan as a plot: T over the peer's threshold for two models, else the best vectors side by side.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,8 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
 /// Curves beyond this many would hide one another.
-const MOST_CURVES: u32 = 6;
-const MOST_BARS: usize = 20;
+const MOST_CURVES: usize = 6;
+const MOST_DOTS: usize = 20;
 const COLOURS: [&str; 6] = ["#1f4e9e", "#c4511b", "#2a7f4f", "#7a3f9d", "#8a6d1a", "#4a4a4a"];
 
 /// The picture as an SVG document.
@@ -32,7 +32,7 @@ pub(super) fn plot(plan: &Plan) -> String {
     if plan.latency_ms.len() == 2 {
         curves(plan, &mut out)
     } else {
-        bars(plan, &mut out)
+        dots(plan, &mut out)
     }
     out.push_str("</svg>\n");
     out
@@ -57,10 +57,11 @@ fn rate(row: &Evaluated) -> f64 {
 }
 
 fn curves(plan: &Plan, out: &mut String) {
+    let families = families(plan);
     let shown: Vec<&Evaluated> =
-        plan.table.rows.iter().filter(|row| row.thresholds[0] <= MOST_CURVES).collect();
+        plan.table.rows.iter().filter(|row| families.contains(&row.thresholds[0])).collect();
     let x = Scale { low: 0.5, high: f64::from(plan.requests) + 0.5, start: LEFT, end: WIDTH - RIGHT };
-    let y = vertical(shown.iter().map(|row| rate(row)).chain([rate(plan.table.best())]));
+    let y = vertical(shown.iter().map(|row| rate(row)));
     axes(out, &y, "throughput T(B), tokens/s");
     // Whole numbers, at most about sixteen of them.
     for b in (1..=plan.requests).step_by((plan.requests as usize).div_ceil(16)) {
@@ -74,15 +75,13 @@ fn curves(plan: &Plan, out: &mut String) {
         "#111",
         "threshold of model 1, B1 (requests)",
     );
-    let mut taken: Vec<f64> = Vec::new();
-    for b0 in 1..=MOST_CURVES {
+    for (family, b0) in families.into_iter().enumerate() {
         let points: Vec<(f64, f64)> = shown
             .iter()
             .filter(|row| row.thresholds[0] == b0)
             .map(|row| (x.at(f64::from(row.thresholds[1])), y.at(rate(row))))
             .collect();
-        let Some(&(end_x, end_y)) = points.last() else { continue };
-        let colour = COLOURS[(b0 as usize - 1) % COLOURS.len()];
+        let colour = COLOURS[family % COLOURS.len()];
         let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             out,
@@ -92,13 +91,14 @@ fn curves(plan: &Plan, out: &mut String) {
         for (x, y) in &points {
             let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
-        // Labels of curves that end close to one another move apart.
-        let mut label_y = end_y + 4.0;
-        while taken.iter().any(|other| (other - label_y).abs() < 15.0) {
-            label_y += 3.0;
-        }
-        taken.push(label_y);
-        text(out, end_x + 9.0, label_y, "start", colour, &format!("B0 = {b0}"));
+        let y = TOP + 20.0 * (family as f64 + 0.5);
+        let _ = writeln!(
+            out,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" fill=\"{colour}\"/>",
+            WIDTH - RIGHT + 22.0,
+            y - 4.0
+        );
+        text(out, WIDTH - RIGHT + 34.0, y, "start", colour, &format!("B0 = {b0}"));
     }
     let best = plan.table.best();
     let (cx, cy) = (x.at(f64::from(best.thresholds[1])), y.at(rate(best)));
@@ -106,25 +106,40 @@ fn curves(plan: &Plan, out: &mut String) {
         out,
         "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"7\" fill=\"none\" stroke=\"#111\" stroke-width=\"2\"/>"
     );
-    let label = format!("best B = {}: {:.1}", vector(&best.thresholds), rate(best));
+    let label = format!("best B = {}: {:.2}", vector(&best.thresholds), rate(best));
     text(out, cx, cy - 13.0, "middle", "#111", &label);
 }
 
-fn bars(plan: &Plan, out: &mut String) {
+/// The values of B0 that get a curve: those with the highest peaks, in order.
+fn families(plan: &Plan) -> Vec<u32> {
+    let mut ranked: Vec<&Evaluated> = plan.table.rows.iter().collect();
+    ranked.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+    let mut chosen: Vec<u32> = Vec::new();
+    for row in ranked {
+        if chosen.len() < MOST_CURVES && !chosen.contains(&row.thresholds[0]) {
+            chosen.push(row.thresholds[0]);
+        }
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+fn dots(plan: &Plan, out: &mut String) {
     let mut rows: Vec<&Evaluated> = plan.table.rows.iter().collect();
     rows.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-    rows.truncate(MOST_BARS);
+    rows.truncate(MOST_DOTS);
     let y = vertical(rows.iter().map(|row| rate(row)));
     axes(out, &y, "throughput T(B), tokens/s");
     let slot = (WIDTH - LEFT - RIGHT) / rows.len().max(1) as f64;
     for (i, row) in rows.iter().enumerate() {
         let x = LEFT + slot * (i as f64 + 0.5);
         let top = y.at(rate(row));
-        let colour = if i == 0 { COLOURS[1] } else { COLOURS[0] };
+        let best = rate(row) >= rate(plan.table.best()) * (1.0 - 1e-10);
+        let colour = if best { COLOURS[1] } else { COLOURS[0] };
         let _ = writeln!(
             out,
-            "<circle cx=\"{x:.1}\" cy=\"{top:.1}\" r=\"5\" fill=\"{colour}\"/>\n\
-             <line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>",
+            "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#ddd\"/>\n\
+             <circle cx=\"{x:.1}\" cy=\"{top:.1}\" r=\"5\" fill=\"{colour}\"/>",
             HEIGHT - BOTTOM
         );
         let label = vector(&row.thresholds);
