@@ -38,10 +38,12 @@
 //! ```
 //!
 //! [`router`] holds the trait that decides per token which model writes on, and the built-in routers;
-//! [`conformance`] checks any router; [`sim`] drives the same `Core` over virtual devices.
+//! [`conformance`] checks any router; [`sim`] drives the same `Core` over virtual devices; [`planner`] computes the
+//! throughput of a launch rule.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod planner;
 pub mod router;
 pub mod sim;
 

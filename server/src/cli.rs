@@ -1,4 +1,4 @@
-//! The command line: `demo`, `serve`, `generate`.
+//! The command line: `demo`, `serve`, `generate`, `plan`.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::Config;
-use crate::{demo, generate, serve};
+use crate::{demo, generate, plan, serve};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum CliCommand {
     Serve(ServeArgs),
     /// Answer one prompt on the command line.
     Generate(GenerateArgs),
+    /// Compute the throughput of delayed batching for every threshold, and the best ones.
+    Plan(plan::PlanArgs),
 }
 
 /// Flags of `demo`.
@@ -104,6 +106,7 @@ pub fn run(registry: &Registry) -> ExitCode {
         CliCommand::Demo(args) => demo::run(&args, registry),
         CliCommand::Serve(args) => serve_file(&args, registry),
         CliCommand::Generate(args) => generate::run(&args, registry),
+        CliCommand::Plan(args) => plan::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,7 @@ pub mod frontend;
 pub mod generate;
 pub mod net;
 pub mod paint;
+pub mod plan;
 pub mod serve;
 pub mod text;
 
