@@ -29,8 +29,8 @@ pub struct CoreConfig {
     pub max_running: usize,
     /// End-of-sequence ids: the union over the models.
     pub eos_ids: Vec<u32>,
-    /// A ready request launches at the latest this long after its model went idle, or after two steps of every
-    /// model if that is longer.
+    /// A ready request launches at the latest this long after its model went idle, or after eight steps of every
+    /// model if that is longer. For faults; without one it never comes to it.
     pub guard: Nanos,
     /// When to launch.
     pub policy: Policy,
