@@ -95,8 +95,11 @@ fn a_plan_that_does_not_fit_changes_nothing() {
 
 #[test]
 fn the_base_learns_to_hold_for_a_batch_about_to_return() {
-    let mut rig = Rig::new(CoreConfig { guard: 1_000_000, ..config(2) });
-    rig.core.set_plan(Plan { policy: Policy::default(), inputs: PolicyInputs::default() }).unwrap();
+    let policy = Policy::Hold {
+        thresholds: Thresholds::peers(CountTable::constant(5)),
+        beside: CountTable::constant(1),
+    };
+    let mut rig = Rig::new(CoreConfig { guard: 1_000_000, policy, ..config(2) });
     for _ in 0..6 {
         rig.submit(request(1, 60));
     }
