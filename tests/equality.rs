@@ -4,91 +4,15 @@
 mod support;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Value, json};
+use serde_json::json;
+use support::asking::{MAX_TOKENS, Mode, ask, ask_all};
 use support::process::{ServerProcess, demo_config};
 use support::reference::{RefRequest, RefRouter, Reference};
-use support::{http, problems, rendered};
-use tokenrouter_engine::SamplingParams;
+use support::{problems, rendered};
 
 const PROMPTS: usize = 64;
-const MAX_TOKENS: usize = 160;
 const CONCURRENCY: [usize; 3] = [1, 4, 16];
-
-/// How the tokens are drawn; the index of a prompt is part of its seed.
-#[derive(Clone, Copy, Debug)]
-enum Mode {
-    Greedy,
-    Sampled,
-}
-
-impl Mode {
-    fn fields(self, prompt: usize) -> Value {
-        match self {
-            Mode::Greedy => json!({"temperature": 0, "seed": 11 + prompt}),
-            Mode::Sampled => json!({"temperature": 1.0, "top_p": 0.98, "seed": 11 + prompt}),
-        }
-    }
-
-    fn params(self) -> SamplingParams {
-        match self {
-            Mode::Greedy => SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-            Mode::Sampled => SamplingParams { temperature: 1.0, top_p: 0.98, ..SamplingParams::default() },
-        }
-    }
-}
-
-/// One answer over HTTP.
-struct Asked {
-    /// Token ids of the prompt.
-    prompt: Vec<u32>,
-    /// Token ids of the answer, and the writer of each.
-    answer: (Vec<u32>, Vec<u8>),
-}
-
-/// Asks for one answer.
-fn ask(server: &ServerProcess, prompt: &str, fields: &Value) -> Asked {
-    let mut body = json!({
-        "prompt": prompt, "max_tokens": MAX_TOKENS, "return_token_ids": true,
-        "token_routing": {"return": "tokens"},
-    });
-    for (key, value) in fields.as_object().expect("fields") {
-        body[key.as_str()] = value.clone();
-    }
-    let response = http::post(server.http, "/v1/completions", &body);
-    assert_eq!(response.status, 200, "{}", response.body);
-    let answer = response.json();
-    let choice = &answer["choices"][0];
-    let list = |v: &Value| -> Vec<u32> {
-        let items = v.as_array().unwrap_or_else(|| panic!("a list in {}", response.body));
-        items.iter().map(|n| n.as_u64().expect("a number") as u32).collect()
-    };
-    let prompt_ids = if answer["prompt_token_ids"].is_array() {
-        list(&answer["prompt_token_ids"])
-    } else {
-        list(&choice["prompt_token_ids"])
-    };
-    let writers = list(&choice["token_routing"]["model_index"]).iter().map(|m| *m as u8).collect();
-    Asked { prompt: prompt_ids, answer: (list(&choice["token_ids"]), writers) }
-}
-
-/// All prompts over HTTP with this many clients at a time.
-fn ask_all(server: &ServerProcess, prompts: &[String], mode: Mode, clients: usize) -> HashMap<usize, Asked> {
-    let next = AtomicUsize::new(0);
-    let client = || {
-        let mut answers = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(prompt) = prompts.get(i) else { return answers };
-            answers.push((i, ask(server, prompt, &mode.fields(i))));
-        }
-    };
-    std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
-        handles.into_iter().flat_map(|h| h.join().expect("a client")).collect()
-    })
-}
 
 fn check(router_section: &str, router: RefRouter) {
     let prompts: Vec<String> = problems(PROMPTS).iter().map(|p| rendered(&p.prompt)).collect();
@@ -103,7 +27,7 @@ fn check(router_section: &str, router: RefRouter) {
             Mode::Sampled => 2..4,
         };
         for clients in CONCURRENCY {
-            let answers = ask_all(&server, &prompts, mode, clients);
+            let answers = ask_all(&server, &prompts, clients, |i| mode.fields(i));
             assert_eq!(answers.len(), PROMPTS);
             for (i, asked) in answers {
                 let wanted = expected.entry(i).or_insert_with(|| {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use support::engine::{request, route, run_all, start, stop};
 use support::{root, skip};
 use tokenrouter_engine::{DType, EngineConfig, EngineModel};
+use tokenrouter_scheduler::Policy;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_server::text::{ChatOptions, TextModel};
 
@@ -48,6 +49,7 @@ fn greedy_ids_are_those_of_transformers() {
         max_waiting: 16,
         real_vocab: text.real_vocab(),
         eos_ids: text.eos_ids().to_vec(),
+        policy: Policy::default(),
     };
     let engine = start(&config, &Registry::builtin());
     let cases = golden["cases"].as_array().expect("cases");

@@ -22,7 +22,8 @@ use crate::step::StepLimits;
 const COMMAND_QUEUE: usize = 1024;
 /// Reports queued to the server at most; the rank loop then merges.
 const REPORT_QUEUE: usize = 256;
-/// A ready request launches at the latest after this long.
+/// A ready request launches at the latest after this long, or eight steps of every model if that is longer: for
+/// faults only.
 const GUARD: Nanos = 100_000_000;
 
 /// One model of a deployment.
@@ -72,6 +73,8 @@ pub struct EngineConfig {
     pub real_vocab: usize,
     /// End-of-sequence ids that the tokenizers declare, beside those of the checkpoints.
     pub eos_ids: Vec<u32>,
+    /// When models launch.
+    pub policy: Policy,
 }
 
 /// Why the engine did not start.
@@ -290,7 +293,7 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         max_running: config.max_running,
         eos_ids: info.eos_ids.clone(),
         guard: GUARD,
-        policy: Policy::Eager,
+        policy: config.policy.clone(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a core is built from, what a request asks for, and every refusal with its numbers.
 
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, RouteId};
-use crate::policy::Policy;
+use crate::policy::{Policy, PolicyError};
 use crate::router::Threshold;
 use std::fmt;
 
@@ -29,7 +29,8 @@ pub struct CoreConfig {
     pub max_running: usize,
     /// End-of-sequence ids: the union over the models.
     pub eos_ids: Vec<u32>,
-    /// A ready request launches at the latest this long after its model went idle.
+    /// A ready request launches at the latest this long after its model went idle, or after eight steps of every
+    /// model if that is longer. For faults; without one it never comes to it.
     pub guard: Nanos,
     /// When to launch.
     pub policy: Policy,
@@ -61,7 +62,7 @@ pub struct NewRequest {
 }
 
 /// Why a core cannot be built.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ConfigError {
     /// No model, or more than [`MAX_MODELS`].
     Models(usize),
@@ -85,6 +86,8 @@ pub enum ConfigError {
         /// How many models there are.
         models: usize,
     },
+    /// The policy does not fit.
+    Policy(PolicyError),
 }
 
 impl fmt::Display for ConfigError {
@@ -100,6 +103,7 @@ impl fmt::Display for ConfigError {
                 let first = unknown.iter().next().unwrap_or_default();
                 write!(f, "router `{router}` reaches {first}, but only {models} models are configured")
             }
+            Self::Policy(e) => write!(f, "policy: {e}"),
         }
     }
 }
@@ -213,6 +217,7 @@ impl CoreConfig {
         if self.models.is_empty() || self.models.len() > MAX_MODELS {
             return Err(ConfigError::Models(self.models.len()));
         }
+        self.policy.check(self.models.len()).map_err(ConfigError::Policy)?;
         let limits = [
             (self.pages, "pages"),
             (self.context_len, "context_len"),

@@ -2,13 +2,15 @@
 
 mod audit;
 mod complete;
+mod decide;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
+use crate::estimate::Estimates;
 use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
-use crate::policy::{ModelView, decide};
+use crate::policy::{PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
 use crate::router::{Router, SignalSet};
@@ -67,6 +69,14 @@ pub struct Core {
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
     guard_launches: u64,
     last_seq: u64,
+    /// Admitted requests that may still visit each model.
+    visitors: [usize; MAX_MODELS],
+    estimates: Estimates,
+    inputs: PolicyInputs,
+    /// Something has changed since the last decision.
+    epoch: bool,
+    /// The guard time of the last decision.
+    guard: Nanos,
 }
 
 impl Core {
@@ -107,6 +117,11 @@ impl Core {
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
             guard_launches: 0,
             last_seq: 0,
+            visitors: [0; MAX_MODELS],
+            estimates: Estimates::new(config.models.len()),
+            inputs: PolicyInputs::default(),
+            epoch: false,
+            guard: config.guard,
             config,
             routes,
         })
@@ -193,14 +208,15 @@ impl Core {
     /// numbered from the largest model index down.
     pub fn launch(&mut self, now: Nanos) -> ModelSet {
         self.admit();
-        let mut views = [ModelView::default(); MAX_MODELS];
-        for (view, sub) in views.iter_mut().zip(&mut self.subservers) {
-            sub.note_stall(now);
-            let overdue =
-                sub.stalled_since.is_some_and(|since| since.saturating_add(self.config.guard) <= now);
-            *view = ModelView { ready: sub.queue.len(), busy: sub.is_busy(), overdue };
+        self.note_stalls(now);
+        self.guard = self.guard_time();
+        // Between two events nothing can be learned, so nothing is decided; only the guard can run out.
+        if !self.epoch && self.wake().is_none_or(|at| at > now) {
+            return ModelSet::EMPTY;
         }
-        let decision = decide(self.config.policy, &views[..self.subservers.len()]);
+        self.epoch = false;
+        let views = self.views(now);
+        let decision = decide(&self.config.policy, &views[..self.subservers.len()]);
         for model in decision.launch.iter().rev() {
             self.last_seq += 1;
             self.subservers[model.index()].launch(&mut self.table, self.last_seq, now);
@@ -224,6 +240,8 @@ impl Core {
             self.waiting.remove(&mut self.table.links, slot);
             self.subservers[entry.index()].queue.push_back(&mut self.table.links, slot);
             self.admitted += 1;
+            self.count_visits(slot, entry);
+            self.epoch = true;
         }
     }
 
@@ -236,6 +254,8 @@ impl Core {
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        self.forget_visits(slot);
+        self.epoch = true;
         let links = &mut self.table.links;
         match state {
             State::Waiting => self.waiting.remove(links, slot),
@@ -271,7 +291,7 @@ impl Core {
     /// make a difference.
     pub fn wake(&self) -> Option<Nanos> {
         let stalls = self.subservers.iter().filter_map(|sub| sub.stalled_since);
-        stalls.min().map(|since| since.saturating_add(self.config.guard))
+        stalls.min().map(|since| since.saturating_add(self.guard))
     }
 
     /// Takes the effects since the last call, in order. The buffer is kept.

@@ -107,6 +107,11 @@ impl ModelSet {
         Self(self.0 | other.0)
     }
 
+    /// Members of both sets.
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Members of this set that are not in `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -147,6 +152,7 @@ mod tests {
         set.insert(ModelId(1));
         assert_eq!(set, ModelSet::first(3));
         assert_eq!(set.without(ModelSet::of(ModelId(2))), ModelSet::first(2));
+        assert_eq!(ModelSet::first(2).intersection(ModelSet(6)), ModelSet::of(ModelId(1)));
         assert!(ModelSet::first(2).is_subset(set) && !set.is_subset(ModelSet::first(2)));
         assert!(ModelSet::of(ModelId(200)).is_empty() && !ModelSet::first(40).contains(ModelId(200)));
     }

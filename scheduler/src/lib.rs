@@ -19,7 +19,7 @@
 //!     max_running: 16,
 //!     eos_ids: vec![2],
 //!     guard: 1_000_000_000,
-//!     policy: Policy::Eager,
+//!     policy: Policy::default(),
 //! };
 //! let mut core = Core::new(config, vec![router])?;
 //! let request = NewRequest { prompt: vec![5, 6, 7], max_new_tokens: 1, ..NewRequest::default() };
@@ -49,6 +49,7 @@ pub mod sim;
 
 mod config;
 mod core;
+mod estimate;
 mod event;
 mod ids;
 mod ledger;
@@ -67,5 +68,8 @@ pub use crate::event::{
 pub use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 pub use crate::ledger::Terminals;
 pub use crate::pages::PageCounts;
-pub use crate::policy::{Decision, ModelView, Policy, decide};
+pub use crate::policy::{
+    CountTable, Decision, LatencyTable, ModelView, Plan, Policy, PolicyError, PolicyInputs, PolicySpec,
+    SpecError, Thresholds, decide,
+};
 pub use crate::router::{Router, Threshold};

@@ -52,6 +52,10 @@ pub(crate) struct Request {
     pub(crate) watermarks: [u32; MAX_MODELS],
     /// Models that have owned it.
     pub(crate) visited: ModelSet,
+    /// Models that may still own it, the owner included; empty while it is not admitted.
+    pub(crate) may_visit: ModelSet,
+    /// Its last row was cut by the token limit: it waits for no threshold.
+    pub(crate) cut: bool,
     pub(crate) visit: Visit,
     /// Candidates dropped since the last commit.
     pub(crate) drops: u32,
@@ -82,6 +86,8 @@ impl Request {
             prompt_len,
             watermarks: [0; MAX_MODELS],
             visited: ModelSet::EMPTY,
+            may_visit: ModelSet::EMPTY,
+            cut: false,
             visit: Visit::default(),
             drops: 0,
             route: new.route,

@@ -44,6 +44,16 @@ impl Subserver {
         self.in_flight
     }
 
+    /// Number of its last launch; 0 before the first.
+    pub(crate) fn last_launch(&self) -> u64 {
+        self.batch.seq
+    }
+
+    /// Rows that one batch can hold.
+    pub(crate) fn most_rows(&self) -> usize {
+        self.limits.max_batch_rows.min(self.limits.max_step_tokens)
+    }
+
     pub(crate) fn batch(&self) -> Option<&Batch> {
         self.in_flight.then_some(&self.batch)
     }
@@ -55,7 +65,7 @@ impl Subserver {
     /// behind it still advance by a token.
     pub(crate) fn launch(&mut self, table: &mut Table, seq: u64, now: Nanos) {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
-        let rows = self.queue.len().min(self.limits.max_batch_rows).min(self.limits.max_step_tokens);
+        let rows = self.queue.len().min(self.most_rows());
         let mut spare = self.limits.max_step_tokens - rows;
         self.batch.fed_tokens = 0;
         for _ in 0..rows {
@@ -63,6 +73,7 @@ impl Subserver {
             let id = table.id(slot);
             let request = table.at_mut(slot);
             request.enter(State::Running(self.model));
+            request.cut = false;
             let start = request.watermarks[self.model.index()];
             let unseen = request.tokens.len() - start as usize;
             assert!(unseen > 0, "{} has nothing to feed to {}", id, self.model);

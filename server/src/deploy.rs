@@ -123,6 +123,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         max_waiting: config.server.max_waiting,
         real_vocab: text.real_vocab(),
         eos_ids: text.eos_ids().to_vec(),
+        policy: config.scheduling.policy(config.models.len())?,
     })
 }
 

@@ -2,6 +2,7 @@
 //! Each test binary uses a part of it.
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles this module and uses a part of it")]
 
+pub mod asking;
 pub mod engine;
 pub mod http;
 pub mod process;

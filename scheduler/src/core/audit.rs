@@ -27,6 +27,11 @@ impl Core {
                 let other = owners[page.0 as usize].replace(slot);
                 assert!(other.is_none(), "page {} belongs to slots {slot} and {other:?}", page.0);
             }
+            let admitted = request.state().owner();
+            assert_eq!(request.may_visit.is_empty(), admitted.is_none(), "slot {slot}: visits");
+            assert!(admitted.is_none_or(|owner| request.may_visit.contains(owner)), "slot {slot}: owner");
+            let is_cut = request.cut && matches!(request.state(), State::Running(_) | State::Waiting);
+            assert!(!is_cut, "slot {slot}: a cut row is ready again at once");
             if let State::Waiting = request.state() {
                 assert!(
                     request.pages.is_empty() && request.visited.is_empty(),
@@ -68,6 +73,8 @@ impl Core {
                 r.state().owner().is_some_and(|owner| owner != model) && r.visited.contains(model)
             });
             assert_eq!(sub.pending, pending, "pending at {model}");
+            let visitors = count(&|r| r.may_visit.contains(model));
+            assert_eq!(self.visitors[model.index()], visitors, "visitors of {model}");
         }
         let live = count(&|r| r.state() != State::Finished) as u64;
         assert_eq!(self.ledger.live(), live, "every accepted request has one terminal or is live");

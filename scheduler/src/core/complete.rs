@@ -39,10 +39,14 @@ impl Core {
         model: ModelId,
         results: &[RowResult],
     ) -> Result<(), CompleteError> {
-        let expected = self.batch(model).ok_or(CompleteError::NoBatch(model))?.rows.len();
+        let batch = self.batch(model).ok_or(CompleteError::NoBatch(model))?;
+        let (expected, fed, took) =
+            (batch.rows.len(), batch.fed_tokens, now.saturating_sub(batch.launched_at));
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
+        self.estimates.add_step(model, fed, took);
+        self.epoch = true;
         let rows = self.subservers[model.index()].land();
         self.absorb(model, &rows, results);
         self.route(model, &rows, results);
@@ -50,7 +54,9 @@ impl Core {
         // In reverse, so that the cut rows stand at the front in the order they had.
         while let Some(slot) = self.scratch.cut.pop() {
             self.leave_batch(model);
-            self.table.at_mut(slot).enter(State::Ready(model));
+            let request = self.table.at_mut(slot);
+            request.enter(State::Ready(model));
+            request.cut = true;
             self.subservers[model.index()].queue.push_front(&mut self.table.links, slot);
         }
         self.subservers[model.index()].give_back(rows);
@@ -64,6 +70,7 @@ impl Core {
         if self.batch(model).is_none() {
             return;
         }
+        self.epoch = true;
         let rows = self.subservers[model.index()].land();
         for row in &rows {
             if !self.release_if_over(row) {
@@ -163,6 +170,10 @@ impl Core {
     /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
     fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
         self.leave_batch(from);
+        if self.table.at(slot).may_visit.len() > 1 {
+            self.estimates.add_move(from, to);
+        }
+        self.count_visits(slot, to);
         let request = self.table.at_mut(slot);
         request.enter(State::Ready(to));
         if from != to {

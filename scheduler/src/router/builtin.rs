@@ -1,8 +1,8 @@
 //! The routers of the main job: one model, a fixed share, and entropy in both directions.
 
 use super::{
-    PURPOSE_ROUTE, Payload, ReceiveRow, RouteRow, Router, SignalSet, StepView, Threshold, Verdict, Visit,
-    draw,
+    PURPOSE_ROUTE, Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet, StepView, Threshold, Verdict,
+    Visit, draw,
 };
 use crate::ids::{ModelId, ModelSet};
 
@@ -85,6 +85,11 @@ impl Router for Fixed {
         ModelSet::of(self.entry).union(ModelSet::of(self.peer))
     }
 
+    fn may_visit(&self, row: &ReachRow<'_>) -> ModelSet {
+        let never = row.threshold == Some(Threshold::Never);
+        if never && row.model == self.entry { ModelSet::of(self.entry) } else { self.reach() }
+    }
+
     fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
         for (row, to) in step.rows.iter().zip(to) {
             let peer_writes_next =
@@ -151,6 +156,15 @@ impl Router for RStitch {
         ModelSet::of(self.entry).union(ModelSet::of(self.peer))
     }
 
+    fn may_visit(&self, row: &ReachRow<'_>) -> ModelSet {
+        // The words leave no way back: `Never` away from the peer, `Always` away from the entry.
+        match row.threshold.unwrap_or(self.threshold) {
+            Threshold::Never if row.model == self.entry => ModelSet::of(self.entry),
+            Threshold::Always if row.model == self.peer => ModelSet::of(self.peer),
+            _ => self.reach(),
+        }
+    }
+
     fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
         for (row, to) in step.rows.iter().zip(to) {
             *to = if self.is_certain(row) { self.entry } else { self.peer };
@@ -213,6 +227,29 @@ mod tests {
         for (model, entropy, expected) in cases {
             assert_eq!(verdict(&router, row(model, 9, entropy)), expected, "{model} {entropy}");
         }
+    }
+
+    #[test]
+    fn words_take_models_away_from_a_request() {
+        let usage = crate::event::Usage::default();
+        let asked = |router: &dyn Router, model, threshold| {
+            router.may_visit(&ReachRow {
+                model,
+                generated: 0,
+                threshold,
+                visit: Visit::default(),
+                usage: &usage,
+            })
+        };
+        let (always, never) = (Some(Threshold::Always), Some(Threshold::Never));
+        let both = ModelSet::first(2);
+        let fixed = Fixed::new(A, B, 0.3);
+        assert_eq!([None, always, never].map(|t| asked(&fixed, A, t)), [both, both, ModelSet::of(A)]);
+        assert_eq!([None, always, never].map(|t| asked(&fixed, B, t)), [both, both, both]);
+        let stitch = RStitch::new(A, B, Threshold::Value(0.1));
+        assert_eq!([None, always, never].map(|t| asked(&stitch, A, t)), [both, both, ModelSet::of(A)]);
+        assert_eq!([None, always, never].map(|t| asked(&stitch, B, t)), [both, ModelSet::of(B), both]);
+        assert_eq!(asked(&RStitch::new(A, B, Threshold::Never), A, None), ModelSet::of(A));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use registry::{Factory, Registry};
 pub use suggest::closest;
 pub use threshold::{Threshold, ThresholdError};
 
-use crate::event::Signals;
+use crate::event::{Signals, Usage};
 use crate::ids::{ModelId, ModelSet, RequestId};
 
 /// Which [`Signals`] a router reads, as bits; the step computes no others.
@@ -142,6 +142,21 @@ pub struct ReceiveRow {
     pub choice: u32,
 }
 
+/// A request of which the scheduler asks where it may still go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReachRow<'a> {
+    /// The model that owns it.
+    pub model: ModelId,
+    /// Tokens of the answer so far.
+    pub generated: u32,
+    /// The request's own threshold.
+    pub threshold: Option<Threshold>,
+    /// The current visit.
+    pub visit: Visit,
+    /// What it has used so far, by model.
+    pub usage: &'a Usage,
+}
+
 /// A finished step: the sampling rows of one route.
 #[derive(Clone, Copy, Debug)]
 pub struct StepView<'a> {
@@ -164,6 +179,15 @@ pub trait Router: Send {
 
     /// Every model `route` may name, `entry` included. A request sent elsewhere fails.
     fn reach(&self) -> ModelSet;
+
+    /// The models a request may still be sent to. A threshold that rules a model out, or a budget that is spent,
+    /// takes it away; the default is the whole reach. The scheduler counts with it for whom a batch may wait: a set
+    /// that is too large costs time, one that is too small costs batching, neither costs a token. Asked at admission
+    /// and after every candidate, so it must be cheap.
+    fn may_visit(&self, row: &ReachRow<'_>) -> ModelSet {
+        let _ = row;
+        self.reach()
+    }
 
     /// Writes the next owner of each row into `to` (same length as the rows; preset to the step's model).
     fn route(&self, step: &StepView<'_>, to: &mut [ModelId]);

@@ -5,21 +5,30 @@
 //! request therefore depends on its prompt, its route and its seed alone, and [`reference()`] computes it without
 //! any scheduler: whatever the latencies, limits, cancels and faults, [`check`] compares the two.
 //!
+//! [`ClosedLoop`] is the setting of the throughput model instead: requests that never end over devices without jitter,
+//! to compare `Core` under a policy with exact values.
+//!
 //! A [`Scenario`] is made from a seed; the same seed replays the same run, event for event.
 
 mod check;
+mod closed;
 mod device;
+mod matrix;
 mod model;
 mod random;
+mod random_policy;
 mod random_router;
 mod reference;
 mod run;
 mod scenario;
 
 pub use check::check;
+pub use closed::{ClosedLoop, ClosedOutcome};
 pub use device::DeviceSpec;
+pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
 pub use random::Random;
+pub use random_policy::random_policy;
 pub use random_router::RandomRouter;
 pub use reference::reference;
 pub use run::{Coverage, Outcome, SimError, Stream, run};

@@ -156,10 +156,24 @@ impl Run<'_> {
             self.devices[model.index()].start(&self.core, batch, now);
         }
         self.after_event()?;
+        self.alive(now)?;
         self.coverage.turns += 1;
         self.coverage.simultaneous += u64::from(due.len() > 1);
         self.coverage.deferred += u64::from(self.core.counters().pages.deferred > 0);
         Ok(())
+    }
+
+    /// Liveness, whatever the policy: while a request is admitted something runs, and nobody waits past the guard.
+    fn alive(&self, now: Nanos) -> Result<(), SimError> {
+        let running = self.devices.iter().any(|d| d.ends().is_some());
+        let counters = self.core.counters();
+        if counters.admitted > 0 && !running {
+            return SimError::new(format!("requests are ready and nothing runs: {counters:?}"));
+        }
+        match self.core.wake() {
+            Some(at) if at <= now => SimError::new(format!("a queue waits past the guard: {counters:?}")),
+            _ => Ok(()),
+        }
     }
 
     fn complete(&mut self, now: Nanos, model: usize) -> Result<(), SimError> {

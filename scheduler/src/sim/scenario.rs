@@ -3,10 +3,10 @@
 use super::device::DeviceSpec;
 use super::model::FAKE_VOCAB;
 use super::random::Random;
+use super::random_policy::random_policy;
 use super::random_router::RandomRouter;
 use crate::config::{CoreConfig, ModelLimits, NewRequest};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
-use crate::policy::Policy;
 use crate::router::{Fixed, RStitch, Router, Single, Threshold};
 
 /// A request and when it arrives.
@@ -101,7 +101,7 @@ impl Scenario {
             max_running: random.size(1, 12),
             eos_ids: (0..random.range(0, 2) as u32).collect(),
             guard: 1_000_000,
-            policy: Policy::Eager,
+            policy: random_policy(&mut Random::new(seed ^ 0x0b01_1c1e), models),
         };
         let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
         let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
@@ -109,8 +109,8 @@ impl Scenario {
         Self { seed, config, devices, routes, requests, actions }
     }
 
-    /// The same requests and routes in quiet weather: other latencies, limits and arrival times, room for all,
-    /// no failures, nobody leaves. Every request ends by itself.
+    /// The same requests and routes in quiet weather: another policy, other latencies, limits and arrival times,
+    /// room for all, no failures, nobody leaves. Every request ends by itself.
     pub fn undisturbed(&self, seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0xdead_beef);
         let mut calm = self.clone();
@@ -121,6 +121,7 @@ impl Scenario {
             *limits =
                 ModelLimits { max_batch_rows: random.size(1, 16), max_step_tokens: random.size(1, 200) };
         }
+        calm.config.policy = random_policy(&mut random, calm.config.models.len());
         calm.config.max_waiting = calm.requests.len();
         calm.config.max_running = random.size(1, 20);
         calm.config.pages += random.size(0, 20);

@@ -2,6 +2,7 @@
 
 mod ending;
 mod lifecycle;
+mod policies;
 mod rig;
 mod routing;
 mod steps;

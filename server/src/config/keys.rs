@@ -2,8 +2,9 @@
 
 use toml::{Table, Value};
 
-const TOP: &[&str] = &["model", "router", "budget", "server"];
+const TOP: &[&str] = &["model", "router", "scheduling", "budget", "server"];
 const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
+const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha"];
 const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len"];
 const SERVER: &[&str] = &[
     "http",
@@ -28,7 +29,7 @@ pub(super) fn check(table: &Table) -> Result<(), String> {
             }
         }
     }
-    for (name, known) in [("budget", BUDGET), ("server", SERVER)] {
+    for (name, known) in [("scheduling", SCHEDULING), ("budget", BUDGET), ("server", SERVER)] {
         if let Some(Value::Table(section)) = table.get(name) {
             check_table(&format!("[{name}]"), section, known)?;
         }

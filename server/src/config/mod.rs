@@ -1,9 +1,10 @@
-//! The TOML file that describes a deployment: models, placement, memory budget, router, server.
+//! The TOML file that describes a deployment: models, placement, memory budget, router, scheduling, server.
 //!
 //! Unknown keys are refused with a suggestion; every refusal names the file and the key.
 
 mod bytes;
 mod keys;
+mod scheduling;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use bytes::parse_bytes;
+pub use scheduling::SchedulingSection;
 
 /// A deployment, checked. Paths are resolved against the folder of the file.
 #[derive(Clone, Debug, Deserialize)]
@@ -21,6 +23,9 @@ pub struct Config {
     pub models: Vec<ModelSection>,
     /// How tokens are routed.
     pub router: RouterSection,
+    /// When models launch.
+    #[serde(default)]
+    pub scheduling: SchedulingSection,
     /// Memory.
     #[serde(default)]
     pub budget: BudgetSection,
@@ -194,6 +199,7 @@ impl Config {
         for (i, model) in self.models.iter().enumerate() {
             self.check_model(i, model)?;
         }
+        self.scheduling.policy(self.models.len())?;
         let bytes = self.budget_bytes()?;
         if bytes == 0 {
             return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());
@@ -313,6 +319,8 @@ mod tests {
             ("threads = 2", "max_batch = 0", "max_batch"),
             ("[router]", "[rooter]", "rooter"),
             ("[budget]", "[server]\nmax_n = 4294967295\n[budget]", "max_n"),
+            ("[budget]", "[scheduling]\npolicy = \"eagr\"\n[budget]", "did you mean \"eager\""),
+            ("[budget]", "[scheduling]\npolcy = \"eager\"\n[budget]", "did you mean \"policy\""),
         ];
         for (from, to, expected) in cases {
             let text = GOOD.replacen(from, to, 1);

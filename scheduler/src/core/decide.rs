@@ -1,0 +1,152 @@
+//! From the state to a decision: what the policy sees, who may still come, when the guard is over.
+
+use super::Core;
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
+use crate::policy::{ModelView, Plan, PolicyError};
+use crate::request::{Request, State};
+use crate::router::ReachRow;
+use crate::subserver::Subserver;
+
+/// The guard is at least this many steps of every model. A request legitimately waits many steps of the small model
+/// for its companions: at p = 0.35 and two requests, 8 rounds of 6 + 27.9 ms are 45 steps, and a wait beyond has a
+/// chance of 4e-9; two rounds would fire once in a hundred waits.
+const GUARD_ROUNDS: u64 = 8;
+
+impl Core {
+    /// Installs a policy and the numbers it predicts with; the next [`Core::launch`] decides by it. On an error
+    /// nothing has changed.
+    pub fn set_plan(&mut self, plan: Plan) -> Result<(), PolicyError> {
+        let models = self.subservers.len();
+        plan.policy.check(models)?;
+        plan.inputs.check(models)?;
+        self.config.policy = plan.policy;
+        self.inputs = plan.inputs;
+        self.epoch = true;
+        Ok(())
+    }
+
+    /// An admitted request stands at `at`: counts it at every model it may still visit. Called at admission and
+    /// whenever it was routed.
+    pub(super) fn count_visits(&mut self, slot: usize, at: ModelId) {
+        let request = self.table.at(slot);
+        let route = super::route_of(&self.routes, request.route);
+        let usage = request.account.usage();
+        let row = ReachRow {
+            model: at,
+            generated: request.generated(),
+            threshold: request.threshold,
+            visit: request.visit,
+            usage,
+        };
+        let open = route.router.may_visit(&row).intersection(route.reach).union(ModelSet::of(at));
+        self.set_visits(slot, open);
+    }
+
+    /// The request is not admitted any more.
+    pub(super) fn forget_visits(&mut self, slot: usize) {
+        self.set_visits(slot, ModelSet::EMPTY);
+    }
+
+    fn set_visits(&mut self, slot: usize, open: ModelSet) {
+        let request = self.table.at_mut(slot);
+        let before = std::mem::replace(&mut request.may_visit, open);
+        for model in before.without(open).iter() {
+            self.visitors[model.index()] -= 1;
+        }
+        for model in open.without(before).iter() {
+            self.visitors[model.index()] += 1;
+        }
+    }
+
+    /// The usual step time of a model: the plan's for one row, or the estimate.
+    fn step_time(&self, model: ModelId) -> Option<Nanos> {
+        match self.inputs.latency.get(model.index()) {
+            Some(table) => Some(table.at(1)),
+            None => self.estimates.step(model),
+        }
+    }
+
+    /// The predicted time of a step: the plan's by rows, or the estimate by fed tokens.
+    fn step_time_of(&self, model: ModelId, rows: usize, fed: usize) -> Option<Nanos> {
+        match self.inputs.latency.get(model.index()) {
+            Some(table) => Some(table.at(rows)),
+            None => self.estimates.latency(model, fed),
+        }
+    }
+
+    /// The time after which an idle model with a ready request launches whatever the policy says: as configured, but
+    /// never less than [`GUARD_ROUNDS`]. A short one would turn delayed batching back into eager.
+    pub(super) fn guard_time(&self) -> Nanos {
+        let longest = |sub: &Subserver| {
+            let running = sub.batch().and_then(|b| self.step_time_of(sub.model, b.rows.len(), b.fed_tokens));
+            running.max(self.step_time(sub.model)).unwrap_or(0)
+        };
+        let round: Nanos = self.subservers.iter().map(longest).sum();
+        self.config.guard.max(round.saturating_mul(GUARD_ROUNDS))
+    }
+
+    /// What the policy sees now.
+    pub(super) fn views(&self, now: Nanos) -> [ModelView; MAX_MODELS] {
+        let mut views = [ModelView::default(); MAX_MODELS];
+        for (view, sub) in views.iter_mut().zip(&self.subservers) {
+            let front = sub.queue.front().map(|slot| self.table.at(slot));
+            *view = ModelView {
+                ready: sub.queue.len(),
+                busy: sub.is_busy(),
+                visitors: self.visitors[sub.model.index()],
+                cut: front.is_some_and(|r| r.cut),
+                full: sub.queue.len() >= sub.most_rows(),
+                overdue: sub.stalled_since.is_some_and(|since| since.saturating_add(self.guard) <= now),
+                last_launch: sub.last_launch(),
+                step: self.step_time(sub.model),
+                ..ModelView::default()
+            };
+            if self.config.policy.predicts() {
+                self.predict(sub, now, view);
+            }
+        }
+        views
+    }
+
+    /// When the batch in flight (or a batch of the queue) ends, and what it is expected to send where.
+    fn predict(&self, sub: &Subserver, now: Nanos, view: &mut ModelView) {
+        let mut rows_to = [0u32; MAX_MODELS];
+        let mut count = |request: &Request| {
+            request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
+        };
+        view.ends_in = if let Some(batch) = sub.batch() {
+            // A cut row routes nothing; a request that is over goes nowhere.
+            for row in batch.rows.iter().filter(|row| row.samples) {
+                let request = self.table.at(row.request.slot());
+                if request.state() == State::Running(sub.model) {
+                    count(request);
+                }
+            }
+            let whole = self.step_time_of(sub.model, batch.rows.len(), batch.fed_tokens);
+            whole.map(|t| t.saturating_sub(now.saturating_sub(batch.launched_at)))
+        } else {
+            let rows = sub.queue.len().min(sub.most_rows());
+            let mut fed = 0;
+            for slot in sub.queue.iter(&self.table.links).take(rows) {
+                let request = self.table.at(slot);
+                fed += request.tokens.len() - request.watermarks[sub.model.index()] as usize;
+                count(request);
+            }
+            self.step_time_of(sub.model, rows, fed.min(sub.limits.max_step_tokens))
+        };
+        for (to, sends) in view.sends.iter_mut().enumerate().take(self.subservers.len()) {
+            if rows_to[to] > 0 {
+                *sends = self.share(sub.model, ModelId(to as u8)) * f64::from(rows_to[to]);
+            }
+        }
+    }
+
+    /// P: the plan's, or the estimate.
+    fn share(&self, from: ModelId, to: ModelId) -> f64 {
+        let row = self.inputs.routing.get(from.index());
+        match row.and_then(|row| row.get(to.index())) {
+            Some(&p) => p,
+            None => self.estimates.share(from, to),
+        }
+    }
+}

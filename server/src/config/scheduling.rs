@@ -1,0 +1,134 @@
+//! The `[scheduling]` section: which policy launches steps, and its parameters.
+
+use serde::Deserialize;
+use tokenrouter_scheduler::{CountTable, Policy, PolicySpec, Thresholds};
+use toml::Value;
+
+/// When a model launches a step. Changes speed only, never an answer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub struct SchedulingSection {
+    /// `lookahead`, `eager`, `threshold`, `threshold+hold`, `exclusive`, `model-sync` or `step-sync`.
+    pub policy: String,
+    /// Ready requests at which a model launches: a number for every model but the first (which launches at 1), or a
+    /// list with an entry per model. An entry may be a list by the number of requests that may visit the model.
+    /// Read by `threshold`, `threshold+hold` (B) and `exclusive` (K).
+    pub threshold: Option<Value>,
+    /// Ready requests that the fastest model needs to start beside another one that runs (H): a number, or a list by
+    /// the number of requests. Read by `threshold+hold`.
+    pub beside: Option<Value>,
+    /// Weight of expected arrivals against waiting requests. Read by `lookahead`.
+    pub alpha: Option<f64>,
+}
+
+impl Default for SchedulingSection {
+    fn default() -> Self {
+        SchedulingSection { policy: "lookahead".into(), threshold: None, beside: None, alpha: None }
+    }
+}
+
+impl SchedulingSection {
+    /// The policy for a deployment of `models` models.
+    ///
+    /// # Errors
+    /// One line that names the key and what would be right.
+    pub fn policy(&self, models: usize) -> Result<Policy, String> {
+        let threshold = self.threshold.as_ref().map(|v| thresholds(v, models)).transpose();
+        let beside = self.beside.as_ref().map(table).transpose();
+        let spec = PolicySpec {
+            name: self.policy.clone(),
+            threshold: threshold.map_err(|e| format!("scheduling.threshold {e}"))?,
+            beside: beside.map_err(|e| format!("scheduling.beside {e}"))?,
+            alpha: self.alpha,
+        };
+        if let Some(alpha) = self.alpha.filter(|a| !(a.is_finite() && *a > 0.0)) {
+            return Err(format!("scheduling.alpha is {alpha}; it must be a number above 0"));
+        }
+        Policy::from_spec(&spec).map_err(|e| format!("[scheduling]: {e}"))
+    }
+}
+
+fn thresholds(value: &Value, models: usize) -> Result<Thresholds, String> {
+    match value {
+        Value::Array(entries) if entries.len() == models => {
+            Ok(Thresholds::per_model(entries.iter().map(table).collect::<Result<_, _>>()?))
+        }
+        Value::Array(entries) => Err(format!(
+            "has {} entries for {models} models; give one per model, or a single number for all but the first",
+            entries.len()
+        )),
+        number => Ok(Thresholds::peers(CountTable::constant(count(number)?))),
+    }
+}
+
+fn table(value: &Value) -> Result<CountTable, String> {
+    match value {
+        Value::Array(entries) if entries.is_empty() => Err("has an empty list".into()),
+        Value::Array(entries) => {
+            Ok(CountTable::by_count(entries.iter().map(count).collect::<Result<_, _>>()?))
+        }
+        number => Ok(CountTable::constant(count(number)?)),
+    }
+}
+
+fn count(value: &Value) -> Result<u32, String> {
+    let number = value.as_integer().and_then(|n| u32::try_from(n).ok());
+    number.filter(|&n| n >= 1).ok_or_else(|| format!("holds {value}; a whole number of at least 1 is needed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Policy, String> {
+        let section: SchedulingSection = toml::from_str(text).map_err(|e| e.to_string())?;
+        section.policy(2)
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        let constant = CountTable::constant;
+        let cases = [
+            ("", Policy::default()),
+            ("policy = \"lookahead\"\nalpha = 2", Policy::Lookahead { alpha: 2.0 }),
+            ("policy = \"eager\"", Policy::Eager),
+            ("policy = \"step-sync\"", Policy::StepSync),
+            ("policy = \"model-sync\"", Policy::Exclusive(Thresholds::peers(constant(1)))),
+            ("policy = \"exclusive\"\nthreshold = 6", Policy::Exclusive(Thresholds::peers(constant(6)))),
+            ("policy = \"threshold\"\nthreshold = [1, 5]", Policy::Threshold(Thresholds::constants(&[1, 5]))),
+            (
+                "policy = \"threshold\"\nthreshold = [1, [1, 2, 2, 3]]",
+                Policy::Threshold(Thresholds::per_model(vec![
+                    constant(1),
+                    CountTable::by_count(vec![1, 2, 2, 3]),
+                ])),
+            ),
+            (
+                "policy = \"threshold+hold\"\nthreshold = 5\nbeside = 3",
+                Policy::Hold { thresholds: Thresholds::peers(constant(5)), beside: constant(3) },
+            ),
+        ];
+        for (text, policy) in cases {
+            assert_eq!(read(text), Ok(policy), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("policy = \"thresold\"", "did you mean \"threshold\""),
+            ("policy = \"threshold\"", "needs the key \"threshold\""),
+            ("policy = \"eager\"\nthreshold = 5", "does not read the key \"threshold\""),
+            ("policy = \"threshold\"\nthreshold = 0", "at least 1"),
+            ("policy = \"threshold\"\nthreshold = 2.5", "whole number"),
+            ("policy = \"threshold\"\nthreshold = [1, 2, 3]", "3 entries for 2 models"),
+            ("policy = \"threshold\"\nthreshold = [1, []]", "empty list"),
+            ("alpha = -1.0", "scheduling.alpha"),
+            ("alpha = nan", "scheduling.alpha"),
+        ];
+        for (text, expected) in cases {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
