@@ -267,3 +267,22 @@ fn lookahead_works_from_running_estimates_alone() {
         assert!(measured > 0.995 * eager, "{} N={}", setting.name, setting.n);
     }
 }
+
+/// Three models (weights 0.5, 0.3, 0.2; 6, 12 and 27.9 ms): no chain exists for lookahead, but the study's own
+/// simulator, which shares no code with this one.
+#[test]
+fn lookahead_over_three_models_agrees_with_another_simulator() {
+    let mut agreement = Agreement::default();
+    for (n, rate, best_threshold) in [(4, 274.1, 268.8), (8, 529.9, 517.7), (16, 1041.0, 1021.0)] {
+        let setting = Setting {
+            name: "me3".into(),
+            p: vec![vec![0.5, 0.3, 0.2]; 3],
+            c: vec![vec![1.0; 3]; 3],
+            step_ns: vec![6_000_000, 12_000_000, 27_900_000],
+            n,
+        };
+        agreement.add(&setting, &Policy::default(), rate);
+        assert!(setting.tokens_per_second(&Policy::default(), None, ROWS) > best_threshold, "N={n}");
+    }
+    agreement.check(3);
+}
