@@ -2,6 +2,8 @@
 
 mod ending;
 mod lifecycle;
+mod memory;
+mod prefix;
 mod rig;
 mod routing;
 mod steps;
