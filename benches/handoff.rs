@@ -32,6 +32,8 @@ fn running_core(requests: usize, context: usize, router: Box<dyn Router>) -> Cor
         eos_ids: vec![],
         guard: u64::MAX / 2,
         policy: Policy::Eager,
+        prefix_cache: true,
+        reserve_pages: 0,
     };
     let mut core = Core::new(config, vec![router]).expect("a legal configuration");
     for client in 0..requests as u64 {

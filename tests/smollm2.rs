@@ -45,6 +45,8 @@ fn greedy_ids_are_those_of_transformers() {
         budget_bytes: 1 << 30,
         kv_dtype: DType::F32,
         context_len: 2048,
+        prefix_cache: true,
+        reserve_pages: 8,
         max_running: 16,
         max_waiting: 16,
         real_vocab: text.real_vocab(),

@@ -36,6 +36,10 @@ pub struct EngineRequest {
     pub stop_ids: Vec<u32>,
     /// End-of-sequence and stop ids cannot be sampled before this many tokens.
     pub min_tokens: u32,
+    /// Higher is admitted first and preempted last.
+    pub priority: i32,
+    /// Only requests with the same salt share cached pages.
+    pub cache_salt: Option<u64>,
 }
 
 /// What the server asks of the engine.
@@ -205,8 +209,12 @@ pub struct EngineStatus {
     pub waiting: AtomicU64,
     /// Admitted requests: ready, running and pending ones.
     pub running: AtomicU64,
-    /// Free pages of the joint pool.
+    /// Pages of the joint pool that can be taken at once, cached ones included.
     pub pages_free: AtomicU64,
+    /// Those of them that still hold a prefix which a later prompt may find.
+    pub pages_cached: AtomicU64,
+    /// Requests that lost their pages to an earlier one and waited again, since the start.
+    pub preemptions: AtomicU64,
     /// All usable pages of the joint pool.
     pub pages_total: AtomicU64,
     /// Engine clock in nanoseconds at the last turn of the rank loop.

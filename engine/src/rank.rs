@@ -211,6 +211,8 @@ impl Running {
             ignore_eos: request.ignore_eos,
             stop_ids: request.stop_ids,
             min_tokens: request.min_tokens,
+            priority: request.priority,
+            cache_salt: request.cache_salt,
         };
         match self.parts.core.submit(now, new) {
             Ok(id) => {
@@ -343,7 +345,9 @@ impl Running {
         status.now.store(self.now(), Relaxed);
         status.waiting.store(counters.waiting as u64, Relaxed);
         status.running.store(counters.admitted as u64, Relaxed);
-        status.pages_free.store(counters.pages.free as u64, Relaxed);
+        status.pages_free.store((counters.pages.free + counters.pages.cached) as u64, Relaxed);
+        status.pages_cached.store(counters.pages.cached as u64, Relaxed);
+        status.preemptions.store(counters.preemptions, Relaxed);
         for (m, model) in status.models.iter().enumerate().take(self.parts.models) {
             model.ready.store(counters.ready[m] as u64, Relaxed);
             model.running.store(counters.running[m] as u64, Relaxed);

@@ -65,6 +65,10 @@ pub struct EngineConfig {
     pub kv_dtype: DType,
     /// Longest context in tokens; 0 takes the smallest maximum of the models.
     pub context_len: usize,
+    /// Whether pages of a common prefix are shared and kept for later prompts.
+    pub prefix_cache: bool,
+    /// Pages that must stay free when a request is admitted, so that those admitted can grow.
+    pub reserve_pages: usize,
     /// Most admitted requests.
     pub max_running: usize,
     /// Most waiting requests.
@@ -294,6 +298,8 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         eos_ids: info.eos_ids.clone(),
         guard: GUARD,
         policy: config.policy.clone(),
+        prefix_cache: config.prefix_cache,
+        reserve_pages: config.reserve_pages,
     }
 }
 

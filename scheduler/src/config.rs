@@ -34,6 +34,11 @@ pub struct CoreConfig {
     pub guard: Nanos,
     /// When to launch.
     pub policy: Policy,
+    /// Whether requests with a common prefix share its pages, and pages outlive their requests for later ones.
+    pub prefix_cache: bool,
+    /// Pages that must stay free beside those of its prompt when a request is admitted (never more than its whole
+    /// lifetime needs), so that admitted requests can grow before one of them is preempted.
+    pub reserve_pages: usize,
 }
 
 /// A request to be submitted.
@@ -59,6 +64,11 @@ pub struct NewRequest {
     pub stop_ids: Vec<u32>,
     /// Ids end the request only when at least this many tokens were written before them.
     pub min_tokens: u32,
+    /// Higher is admitted first and preempted last; among equals the first come. Requests of a higher priority can
+    /// keep lower ones waiting for as long as they keep coming.
+    pub priority: i32,
+    /// Only requests with the same salt share pages.
+    pub cache_salt: Option<u64>,
 }
 
 /// Why a core cannot be built.

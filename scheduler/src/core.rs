@@ -3,6 +3,8 @@
 mod audit;
 mod complete;
 mod decide;
+mod form;
+mod memory;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::Estimates;
@@ -42,6 +44,8 @@ pub struct Counters {
     pub launches: [u64; MAX_MODELS],
     /// Launches that happened only because the guard time had passed.
     pub guard_launches: u64,
+    /// Requests that lost their pages to one before them.
+    pub preemptions: u64,
 }
 
 /// A configured route: a router and what it promised at the start.
@@ -53,8 +57,8 @@ struct Route {
 
 /// The scheduler of one process. See the crate's documentation for the order of calls.
 ///
-/// A request's pages for its whole lifetime are leased at admission, so an admitted request never waits for memory
-/// and a handoff allocates nothing. Growing at launch and preempting belong to a later change.
+/// A request is admitted with the pages of its tokens and takes further ones at launch, when a row needs them; a
+/// handoff takes none. When there is none, the last request in order gives its pages up and waits again.
 pub struct Core {
     config: CoreConfig,
     routes: Vec<Route>,
@@ -68,6 +72,11 @@ pub struct Core {
     admitted: usize,
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
     guard_launches: u64,
+    preemptions: u64,
+    /// The first in order of the admitted requests that lack a page.
+    hungry: Option<RequestId>,
+    /// The request that was not admitted last, and the pages that were available then: with no more it is not tried.
+    refused: Option<(RequestId, usize)>,
     last_seq: u64,
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
@@ -109,13 +118,16 @@ impl Core {
             table: Table::new(capacity),
             waiting: Queue::default(),
             subservers,
-            pages: Pages::new(config.pages),
+            pages: Pages::new(config.pages, config.models.len()),
             ledger: Ledger::default(),
             effects: Vec::with_capacity(2 * in_flight),
             scratch: Scratch::new(most_rows),
             admitted: 0,
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
             guard_launches: 0,
+            preemptions: 0,
+            hungry: None,
+            refused: None,
             last_seq: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
@@ -139,8 +151,8 @@ impl Core {
             return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
         }
         let account = self.ledger.open(new.prompt.len() as u32);
-        let id = self.table.insert(Request::new(new, account));
-        self.waiting.push_back(&mut self.table.links, id.slot());
+        let id = self.table.insert(Request::new(new, account, self.ledger.opened));
+        self.enqueue(id.slot());
         Ok(id)
     }
 
@@ -207,6 +219,7 @@ impl Core {
     /// [`Core::batch`] for each. Call it once per turn, after every event of the turn was delivered. Launches are
     /// numbered from the largest model index down.
     pub fn launch(&mut self, now: Nanos) -> ModelSet {
+        self.feed_hungry();
         self.admit();
         self.note_stalls(now);
         self.guard = self.guard_time();
@@ -217,32 +230,27 @@ impl Core {
         self.epoch = false;
         let views = self.views(now);
         let decision = decide(&self.config.policy, &views[..self.subservers.len()]);
-        for model in decision.launch.iter().rev() {
-            self.last_seq += 1;
-            self.subservers[model.index()].launch(&mut self.table, self.last_seq, now);
+        let mut launched = self.form_all(decision.launch, now);
+        if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
+            // Those the policy chose lack pages. The first in order does not: it takes them from the others.
+            launched = self.form_all(ModelSet::first(self.subservers.len()), now);
         }
-        self.guard_launches += decision.forced.len() as u64;
+        self.guard_launches += decision.forced.iter().filter(|&m| launched.contains(m)).count() as u64;
         self.note_stalls(now);
-        decision.launch
+        launched
     }
 
-    /// Moves requests from the front of the waiting queue to their entry models while room lasts. Strictly in
-    /// order: a large request at the front is not overtaken, so it cannot starve.
-    fn admit(&mut self) {
-        while self.admitted < self.config.max_running {
-            let Some(slot) = self.waiting.front() else { break };
-            let request = self.table.at_mut(slot);
-            let Some(pages) = self.pages.lease(pages_for(request.lifetime())) else { break };
-            request.pages = pages;
-            let entry = self.routes[usize::from(request.route.0)].entry;
-            request.visited.insert(entry);
-            request.enter(State::Ready(entry));
-            self.waiting.remove(&mut self.table.links, slot);
-            self.subservers[entry.index()].queue.push_back(&mut self.table.links, slot);
-            self.admitted += 1;
-            self.count_visits(slot, entry);
-            self.epoch = true;
+    /// Forms and launches batches; returns the models that have one.
+    fn form_all(&mut self, models: ModelSet, now: Nanos) -> ModelSet {
+        let mut launched = ModelSet::EMPTY;
+        for model in models.iter().rev() {
+            if self.form(model, now) {
+                launched.insert(model);
+            } else {
+                self.subservers[model.index()].rest(now);
+            }
         }
+        launched
     }
 
     /// Gives the request its terminal and takes it out of everything that refers to it. `named`: a batch in flight
@@ -251,6 +259,8 @@ impl Core {
         let id = self.table.id(slot);
         let request = self.table.at_mut(slot);
         let state = request.state();
+        self.settle_published(slot, &reason);
+        let request = self.table.at_mut(slot);
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
@@ -264,10 +274,7 @@ impl Core {
             State::Finished => {}
         }
         if let Some(owner) = state.owner() {
-            self.admitted -= 1;
-            for model in self.table.at(slot).visited.without(ModelSet::of(owner)).iter() {
-                self.subservers[model.index()].pending -= 1;
-            }
+            self.leave(owner, self.table.at(slot).visited);
         }
         let request = self.table.at(slot);
         if named {
@@ -335,6 +342,7 @@ impl Core {
             terminals: self.ledger.closed,
             handoffs: self.handoffs,
             guard_launches: self.guard_launches,
+            preemptions: self.preemptions,
             ..Counters::default()
         };
         for (i, sub) in self.subservers.iter().enumerate() {

@@ -63,7 +63,7 @@ pub struct RowResult {
 pub struct Row {
     /// Whose row this is.
     pub request: RequestId,
-    /// First position fed; the model's watermark.
+    /// First position fed: what comes before is in the model's cache already.
     pub start: u32,
     /// Tokens fed, at least one.
     pub len: u32,
@@ -88,6 +88,7 @@ pub struct Batch {
 
 /// What the core tells the outside, in order.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for every request that ends")]
 pub enum Effect {
     /// A token was committed.
     Token {
@@ -128,6 +129,13 @@ pub enum FinishReason {
     Cancelled,
     /// Something broke.
     Failed(FailKind),
+}
+
+impl FinishReason {
+    /// Whether a device did not do what it should: then nothing that the request left in a cache is trusted.
+    pub(crate) fn is_fault(&self) -> bool {
+        matches!(self, Self::Failed(FailKind::Row { .. } | FailKind::Step { .. }))
+    }
 }
 
 /// What broke a request; `Display` says it in words.
@@ -193,6 +201,10 @@ pub struct Usage {
     pub prefill: [u32; MAX_MODELS],
     /// Moves between models.
     pub handoffs: u32,
+    /// Tokens of the prompt that the model found in its cache instead of computing them.
+    pub cached: [u32; MAX_MODELS],
+    /// How often it lost its pages and was computed again.
+    pub preemptions: u32,
 }
 
 #[cfg(test)]

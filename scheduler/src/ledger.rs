@@ -109,6 +109,16 @@ impl Account {
         self.writable().handoffs += 1;
     }
 
+    /// `tokens` of the prompt were in the model's cache.
+    pub(crate) fn found(&mut self, model: ModelId, tokens: u32) {
+        self.writable().cached[model.index()] += tokens;
+    }
+
+    /// The request lost its pages.
+    pub(crate) fn preempt(&mut self) {
+        self.writable().preemptions += 1;
+    }
+
     /// Only the tokens by these writers count.
     pub(crate) fn recount(&mut self, writers: &[u8]) {
         let usage = self.writable();

@@ -20,6 +20,8 @@
 //!     eos_ids: vec![2],
 //!     guard: 1_000_000_000,
 //!     policy: Policy::default(),
+//!     prefix_cache: true,
+//!     reserve_pages: 2,
 //! };
 //! let mut core = Core::new(config, vec![router])?;
 //! let request = NewRequest { prompt: vec![5, 6, 7], max_new_tokens: 1, ..NewRequest::default() };
@@ -55,6 +57,7 @@ mod ids;
 mod ledger;
 mod pages;
 mod policy;
+mod prefix;
 mod queue;
 mod request;
 mod subserver;

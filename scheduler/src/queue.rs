@@ -21,6 +21,12 @@ impl Links {
         Self(Vec::with_capacity(slots))
     }
 
+    /// The slot behind this one in its queue.
+    pub(crate) fn after(&self, slot: usize) -> Option<usize> {
+        let next = self.0[slot].next;
+        (next != NONE).then_some(next as usize)
+    }
+
     /// A link for one more slot.
     pub(crate) fn grow(&mut self) {
         self.0.push(Link { previous: NONE, next: NONE });
@@ -74,10 +80,22 @@ impl Queue {
         self.len += 1;
     }
 
-    pub(crate) fn pop_front(&mut self, links: &mut Links) -> Option<usize> {
-        let slot = self.front()?;
-        self.remove(links, slot);
-        Some(slot)
+    /// Puts a slot behind the last one that `stays_before` it. Constant time when that is the last of all.
+    pub(crate) fn insert(&mut self, links: &mut Links, slot: usize, stays_before: impl Fn(usize) -> bool) {
+        let mut before = self.tail;
+        while before != NONE && !stays_before(before as usize) {
+            before = links.0[before as usize].previous;
+        }
+        if before == NONE {
+            return self.push_front(links, slot);
+        }
+        let next = std::mem::replace(&mut links.0[before as usize].next, slot as u32);
+        links.0[slot] = Link { previous: before, next };
+        match next {
+            NONE => self.tail = slot as u32,
+            n => links.0[n as usize].previous = slot as u32,
+        }
+        self.len += 1;
     }
 
     /// Takes a slot out; it must be in this queue.
@@ -138,7 +156,15 @@ mod tests {
                     queues[q].remove(&mut links, slot);
                     models[q].retain(|&s| s != slot);
                 }
-                Some(_) => assert_eq!(queues[which].pop_front(&mut links), models[which].pop_front()),
+                Some(q) => {
+                    let after = models[q].iter().skip_while(|&&s| s != slot).nth(1);
+                    assert_eq!(links.after(slot), after.copied());
+                }
+                None if random(3) == 0 => {
+                    queues[which].insert(&mut links, slot, |other| other % 4 <= slot % 4);
+                    let at = models[which].iter().rposition(|other| other % 4 <= slot % 4);
+                    models[which].insert(at.map_or(0, |i| i + 1), slot);
+                }
                 None if random(2) == 0 => {
                     queues[which].push_back(&mut links, slot);
                     models[which].push_back(slot);

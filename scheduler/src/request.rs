@@ -3,14 +3,18 @@
 use crate::config::NewRequest;
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, PageId, RequestId, RouteId};
 use crate::ledger::Account;
+use crate::pages::pages_for;
 use crate::queue::Links;
 use crate::router::{Threshold, Visit};
+
+/// A request is preempted at most this often.
+pub(crate) const MAX_PREEMPTIONS: u32 = 2;
 
 /// Where a request is. "Pending at m" is not a state of its own: an admitted request is pending at every model it
 /// has visited except its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not admitted: no pages, no owner.
+    /// Not admitted, or preempted: no pages, no owner.
     Waiting,
     /// In this model's queue.
     Ready(ModelId),
@@ -32,6 +36,7 @@ impl State {
     fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
+            (Self::Ready(_), Self::Waiting) => true,
             (Self::Ready(from), Self::Running(to)) => from == to,
             (Self::Finished, _) => false,
             (_, Self::Finished) => true,
@@ -63,7 +68,20 @@ pub(crate) struct Request {
     pub(crate) account: Account,
     /// Who wrote each generated token.
     pub(crate) writers: Vec<u8>,
+    /// The block table. Its capacity is that of the whole lifetime from the start, so that growing allocates nothing.
     pub(crate) pages: Vec<PageId>,
+    /// Leading pages that were published, or tried.
+    pub(crate) published: u32,
+    /// Per model: the most leading tokens that were ever in its cache, so that recomputing counts nothing twice.
+    pub(crate) high_water: [u32; MAX_MODELS],
+    /// How often it was preempted.
+    pub(crate) preempted: u32,
+    /// The model that owned it when it was preempted: there it goes on.
+    pub(crate) resume: Option<ModelId>,
+    /// Its number in the order of arrival.
+    pub(crate) arrival: u64,
+    pub(crate) priority: i32,
+    pub(crate) cache_salt: Option<u64>,
     pub(crate) client: u64,
     pub(crate) threshold: Option<Threshold>,
     pub(crate) seed: u64,
@@ -75,11 +93,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A waiting request; reserves its token arrays for its whole lifetime.
-    pub(crate) fn new(new: NewRequest, account: Account) -> Self {
+    /// A waiting request; reserves its arrays for its whole lifetime.
+    pub(crate) fn new(new: NewRequest, account: Account, arrival: u64) -> Self {
         let mut tokens = new.prompt;
         let prompt_len = tokens.len() as u32;
         tokens.reserve_exact(new.max_new_tokens as usize);
+        let lifetime = tokens.len() + new.max_new_tokens as usize;
         Self {
             state: State::Waiting,
             tokens,
@@ -93,7 +112,14 @@ impl Request {
             route: new.route,
             account,
             writers: Vec::with_capacity(new.max_new_tokens as usize),
-            pages: Vec::new(),
+            pages: Vec::with_capacity(pages_for(lifetime)),
+            published: 0,
+            high_water: [0; MAX_MODELS],
+            preempted: 0,
+            resume: None,
+            arrival,
+            priority: new.priority,
+            cache_salt: new.cache_salt,
             client: new.client,
             threshold: new.threshold,
             seed: new.seed,
@@ -123,6 +149,17 @@ impl Request {
     /// Tokens of prompt and answer at most.
     pub(crate) fn lifetime(&self) -> usize {
         self.prompt_len as usize + self.max_new_tokens as usize
+    }
+
+    /// Whether it is admitted before `other` and preempted after it. An order without ties.
+    pub(crate) fn is_before(&self, other: &Self) -> bool {
+        (other.priority, self.arrival) < (self.priority, other.arrival)
+    }
+
+    /// Whether it may lose its pages (again): after the second time it is admitted with its whole lifetime leased,
+    /// never grows, and is never preempted, so that it surely ends.
+    pub(crate) fn is_preemptible(&self) -> bool {
+        self.preempted < MAX_PREEMPTIONS
     }
 
     /// Appends a token of the answer.
@@ -247,7 +284,7 @@ mod tests {
     fn request(ledger: &mut Ledger) -> Request {
         let new = NewRequest { prompt: vec![1, 2, 3], max_new_tokens: 4, ..NewRequest::default() };
         let account = ledger.open(3);
-        Request::new(new, account)
+        Request::new(new, account, ledger.opened)
     }
 
     #[test]
@@ -270,6 +307,8 @@ mod tests {
             (State::Running(a), State::Ready(b)),
             (State::Running(b), State::Ready(a)),
             (State::Running(b), State::Ready(b)),
+            (State::Ready(a), State::Waiting),
+            (State::Ready(b), State::Waiting),
         ];
         for from in states {
             for to in states {

@@ -4,7 +4,6 @@ use crate::config::ModelLimits;
 use crate::event::{Batch, Row};
 use crate::ids::{ModelId, Nanos};
 use crate::queue::Queue;
-use crate::request::{State, Table};
 
 #[derive(Debug)]
 pub(crate) struct Subserver {
@@ -13,6 +12,8 @@ pub(crate) struct Subserver {
     pub(crate) queue: Queue,
     batch: Batch,
     in_flight: bool,
+    /// Per row of the batch: the row that writes what it reads, or [`crate::pages::NO_ROW`].
+    pub(crate) reads: Vec<u32>,
     /// Requests of the batch in flight that are still running.
     pub(crate) running: usize,
     /// Admitted requests that have visited this model and are owned by another.
@@ -33,6 +34,7 @@ impl Subserver {
             queue: Queue::default(),
             batch,
             in_flight: false,
+            reads: Vec::with_capacity(most_rows),
             running: 0,
             pending: 0,
             launches: 0,
@@ -58,33 +60,24 @@ impl Subserver {
         self.in_flight.then_some(&self.batch)
     }
 
-    /// Forms a batch from the front of the queue and puts it in flight.
-    ///
-    /// Rows come in queue order, as many as the row limit and the token limit (one token each) allow. What is left
-    /// of the token limit goes to the rows in the same order, so a long prompt is cut into chunks while the rows
-    /// behind it still advance by a token.
-    pub(crate) fn launch(&mut self, table: &mut Table, seq: u64, now: Nanos) {
+    /// Lends the empty batch out to be filled; [`Subserver::close`] puts it in flight.
+    pub(crate) fn open(&mut self) -> Batch {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
-        let rows = self.queue.len().min(self.most_rows());
-        let mut spare = self.limits.max_step_tokens - rows;
         self.batch.fed_tokens = 0;
-        for _ in 0..rows {
-            let Some(slot) = self.queue.pop_front(&mut table.links) else { break };
-            let id = table.id(slot);
-            let request = table.at_mut(slot);
-            request.enter(State::Running(self.model));
-            request.cut = false;
-            let start = request.watermarks[self.model.index()];
-            let unseen = request.tokens.len() - start as usize;
-            assert!(unseen > 0, "{} has nothing to feed to {}", id, self.model);
-            let len = 1 + (unseen - 1).min(spare);
-            spare -= len - 1;
-            self.batch.rows.push(Row { request: id, start, len: len as u32, samples: len == unseen });
-            self.batch.fed_tokens += len;
+        self.reads.clear();
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Puts a batch in flight, unless it is empty.
+    pub(crate) fn close(&mut self, batch: Batch, seq: u64, now: Nanos) {
+        self.batch = batch;
+        if self.batch.rows.is_empty() {
+            return;
         }
         self.batch.seq = seq;
+        self.batch.model = self.model;
         self.batch.launched_at = now;
-        self.running = rows;
+        self.running = self.batch.rows.len();
         self.launches += 1;
         self.in_flight = true;
     }
@@ -99,6 +92,13 @@ impl Subserver {
     pub(crate) fn give_back(&mut self, mut rows: Vec<Row>) {
         rows.clear();
         self.batch.rows = rows;
+    }
+
+    /// A launch was tried, and no row could run for want of pages: only an event or the guard time tries again.
+    pub(crate) fn rest(&mut self, now: Nanos) {
+        if self.stalled_since.is_some() {
+            self.stalled_since = Some(now);
+        }
     }
 
     /// Keeps `stalled_since` true to the queue and the batch.

@@ -47,6 +47,11 @@ fn every_invariant_holds_under_random_weather() {
         total.simultaneous += simultaneous;
         total.cut_rows += cut_rows;
         total.deferred += deferred;
+        total.cached += outcome.coverage.cached;
+        total.preemptions += outcome.coverage.preemptions;
+        total.preempted_twice += outcome.coverage.preempted_twice;
+        total.ended_preempted += outcome.coverage.ended_preempted;
+        total.cached_tokens += outcome.coverage.cached_tokens;
         total.ended_running += outcome.coverage.ended_running;
         total.ended_ready += outcome.coverage.ended_ready;
         total.ended_waiting += outcome.coverage.ended_waiting;
@@ -67,6 +72,9 @@ fn every_invariant_holds_under_random_weather() {
         let Coverage {
             ended_running, ended_ready, ended_waiting, ended_nothing, failed_steps, turns, ..
         } = total;
+        let memory = [total.cached, total.preemptions, total.preempted_twice, total.cached_tokens];
+        assert!(memory.iter().all(|&n| n >= 100), "there is too much room: {total:?}");
+        assert!(total.ended_preempted >= 10, "nobody leaves while preempted: {total:?}");
         let seen = [refused, simultaneous, cut_rows, deferred, ended_running, ended_ready, ended_waiting];
         assert!(seen.iter().all(|&n| n >= 20), "the weather is too quiet: {total:?}");
         assert!(ended_nothing >= 20 && failed_steps >= 20 && turns >= 10_000, "too quiet: {total:?}");

@@ -119,6 +119,8 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
             _ => DType::F16,
         },
         context_len: config.budget.max_model_len,
+        prefix_cache: config.budget.prefix_cache,
+        reserve_pages: config.budget.reserve_pages,
         max_running: config.server.max_running,
         max_waiting: config.server.max_waiting,
         real_vocab: text.real_vocab(),

@@ -78,6 +78,8 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, seed:
         ignore_eos: request.ignore_eos,
         stop_ids: request.stop_ids.clone(),
         min_tokens: request.min_tokens,
+        priority: 0,
+        cache_salt: None,
     }
 }
 

@@ -65,6 +65,8 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
         ignore_eos: false,
         stop_ids: Vec::new(),
         min_tokens: 0,
+        priority: 0,
+        cache_salt: None,
     })
 }
 

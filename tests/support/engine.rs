@@ -26,6 +26,8 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
         context_len: 0,
+        prefix_cache: true,
+        reserve_pages: 8,
         max_running: 64,
         max_waiting: 256,
         real_vocab: 455,
@@ -58,6 +60,8 @@ pub fn request(client: u64, prompt: &[u32], route: u16, max_new_tokens: u32) -> 
         ignore_eos: false,
         stop_ids: Vec::new(),
         min_tokens: 0,
+        priority: 0,
+        cache_salt: None,
     }
 }
 

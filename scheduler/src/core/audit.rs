@@ -1,56 +1,103 @@
 //! The full invariant check.
 
 use super::Core;
-use crate::ids::{ModelSet, PAGE_TOKENS};
-use crate::pages::pages_for;
-use crate::request::{Request, State};
+use crate::ids::{MAX_MODELS, ModelSet, PAGE_TOKENS, PageId};
+use crate::pages::{NO_ROW, pages_for};
+use crate::request::{MAX_PREEMPTIONS, Request, State};
 
 impl Core {
     /// Recomputes everything the counters claim from the requests themselves and panics on the first difference.
     /// For tests and simulation: its cost grows with the number of requests and pages.
     pub fn audit(&self) {
-        self.pages.audit();
         self.audit_requests();
+        self.audit_pages();
         self.audit_queues();
         self.audit_counts();
         self.audit_batches();
     }
 
     fn audit_requests(&self) {
-        let mut owners = vec![None; self.pages.total()];
         for (slot, request) in self.table.iter() {
             audit_request(slot, request);
-            let over = request.state() == State::Finished;
-            for &page in &request.pages {
-                let right = if over { self.pages.is_deferred(page) } else { self.pages.is_leased(page) };
-                assert!(right, "page {} of slot {slot} ({:?}) is not held", page.0, request.state());
-                let other = owners[page.0 as usize].replace(slot);
-                assert!(other.is_none(), "page {} belongs to slots {slot} and {other:?}", page.0);
-            }
             let admitted = request.state().owner();
             assert_eq!(request.may_visit.is_empty(), admitted.is_none(), "slot {slot}: visits");
             assert!(admitted.is_none_or(|owner| request.may_visit.contains(owner)), "slot {slot}: owner");
             let is_cut = request.cut && matches!(request.state(), State::Running(_) | State::Waiting);
             assert!(!is_cut, "slot {slot}: a cut row is ready again at once");
-            if let State::Waiting = request.state() {
+            let (len, held) = (request.tokens.len(), request.pages.len());
+            if request.state() == State::Waiting {
                 assert!(
-                    request.pages.is_empty() && request.visited.is_empty(),
-                    "slot {slot} waits with pages"
+                    request.pages.is_empty() && request.watermarks == [0; MAX_MODELS],
+                    "slot {slot} waits"
                 );
-            } else {
-                assert_eq!(request.pages.len(), pages_for(request.lifetime()), "slot {slot}: pages");
-                assert!(request.tokens.len() <= request.pages.len() * PAGE_TOKENS);
+                assert_eq!(
+                    request.visited.is_empty(),
+                    request.resume.is_none(),
+                    "slot {slot}: where to go on"
+                );
+            } else if request.state().owner().is_some() {
+                let least = if request.is_preemptible() { len - 1 } else { request.lifetime() };
+                assert!(held >= pages_for(least), "slot {slot}: {held} pages for {least} tokens");
+            }
+            assert!(held <= pages_for(request.lifetime()), "slot {slot}: too many pages");
+            assert!(request.preempted <= MAX_PREEMPTIONS, "slot {slot}: preempted too often");
+        }
+    }
+
+    /// Every page is held by exactly those whose tables name it, those tables agree about its contents, and no
+    /// watermark is ahead of what was computed.
+    fn audit_pages(&self) {
+        let mut holders = vec![(0, 0); self.pages.total()];
+        let mut places: Vec<Option<(usize, &[u32])>> = vec![None; self.pages.total()];
+        for (slot, request) in self.table.iter() {
+            let over = request.state() == State::Finished;
+            for (i, &page) in request.pages.iter().enumerate() {
+                let count = &mut holders[page.0 as usize];
+                *(if over { &mut count.1 } else { &mut count.0 }) += 1;
+                let end = request.tokens.len().min((i + 1) * PAGE_TOKENS);
+                let prefix = &request.tokens[..end];
+                match places[page.0 as usize].replace((i, prefix)) {
+                    None => {}
+                    Some((_, other)) => {
+                        assert_eq!(other, prefix, "page {} is shared by different prefixes", page.0);
+                        assert_eq!(end, (i + 1) * PAGE_TOKENS, "page {} is shared and not full", page.0);
+                    }
+                }
+                if let Some(contents) = self.pages.contents(page) {
+                    assert_eq!(
+                        Some(contents),
+                        prefix.get(i * PAGE_TOKENS..),
+                        "page {} of slot {slot}",
+                        page.0
+                    );
+                    let last = request.tokens.len() > (i + 1) * PAGE_TOKENS;
+                    assert!(last || over, "the page of the last token of slot {slot} is published");
+                }
+            }
+            for sub in &self.subservers {
+                let mut watermark = request.watermarks[sub.model.index()] as usize;
+                for &page in &request.pages {
+                    let valid = self.pages.valid(page, sub.model);
+                    assert!(
+                        valid >= watermark.min(PAGE_TOKENS) || over,
+                        "slot {slot} is ahead of {}",
+                        sub.model
+                    );
+                    watermark = watermark.saturating_sub(PAGE_TOKENS);
+                }
+                assert_eq!(watermark, 0, "slot {slot}: computed without a page");
             }
         }
-        let counts = self.pages.counts();
-        let held = owners.iter().flatten().count();
-        assert_eq!(held, counts.leased + counts.deferred, "pages are held by nobody");
+        self.pages.audit(&holders);
+        assert!(self.config.prefix_cache || self.pages.counts().cached == 0);
     }
 
     fn audit_queues(&self) {
         let in_waiting = |slot| self.table.at(slot).state() == State::Waiting;
         assert!(self.waiting.iter(&self.table.links).all(in_waiting), "the waiting queue holds others");
         assert_eq!(self.waiting.iter(&self.table.links).count(), self.waiting.len());
+        let order: Vec<&Request> = self.waiting.iter(&self.table.links).map(|s| self.table.at(s)).collect();
+        assert!(order.windows(2).all(|w| w[0].is_before(w[1])), "the waiting queue is out of order");
         for sub in &self.subservers {
             let ready = |slot| self.table.at(slot).state() == State::Ready(sub.model);
             assert!(sub.queue.iter(&self.table.links).all(ready), "the queue of {} holds others", sub.model);
@@ -64,7 +111,12 @@ impl Core {
         let count = |wanted: &dyn Fn(&Request) -> bool| self.table.iter().filter(|(_, r)| wanted(r)).count();
         assert_eq!(self.waiting.len(), count(&|r| r.state() == State::Waiting), "waiting");
         assert_eq!(self.admitted, count(&|r| r.state().owner().is_some()), "admitted");
-        assert!(self.admitted <= self.config.max_running && self.waiting.len() <= self.config.max_waiting);
+        assert!(self.admitted <= self.config.max_running);
+        let live = self.admitted + self.waiting.len();
+        assert!(
+            live <= self.config.max_running.saturating_add(self.config.max_waiting),
+            "too many live requests"
+        );
         for sub in &self.subservers {
             let model = sub.model;
             assert_eq!(sub.queue.len(), count(&|r| r.state() == State::Ready(model)), "ready at {model}");
@@ -82,13 +134,14 @@ impl Core {
 
     fn audit_batches(&self) {
         let mut named = 0;
+        let mut claims = vec![[NO_ROW; MAX_MODELS]; self.pages.total()];
         for sub in &self.subservers {
             let Some(batch) = sub.batch() else { continue };
             assert!(!batch.rows.is_empty() && batch.rows.len() <= sub.limits.max_batch_rows);
             assert!(batch.fed_tokens <= sub.limits.max_step_tokens);
             let fed: usize = batch.rows.iter().map(|r| r.len as usize).sum();
             assert_eq!(fed, batch.fed_tokens);
-            for row in &batch.rows {
+            for (index, row) in batch.rows.iter().enumerate() {
                 let Some(request) = self.table.get(row.request) else {
                     panic!("a batch of {} names {}, which is gone", sub.model, row.request)
                 };
@@ -98,8 +151,20 @@ impl Core {
                     "{state:?} in flight"
                 );
                 assert!(row.len > 0, "a row feeds nothing");
+                let (first, end) = (row.start as usize / PAGE_TOKENS, (row.start + row.len) as usize);
+                for &page in &request.pages[first..end.div_ceil(PAGE_TOKENS)] {
+                    let claim =
+                        std::mem::replace(&mut claims[page.0 as usize][sub.model.index()], index as u32);
+                    assert_eq!(claim, NO_ROW, "two rows of {} write page {}", sub.model, page.0);
+                }
             }
             named += batch.rows.len();
+        }
+        for (page, claims) in claims.iter().enumerate() {
+            for sub in &self.subservers {
+                let claim = self.pages.claim(PageId(page as u32), sub.model);
+                assert_eq!(claim, claims[sub.model.index()], "the claim of {} on page {page}", sub.model);
+            }
         }
         let in_flight = self.table.iter().filter(|(_, r)| matches!(r.state(), State::Running(_))).count();
         let over = self.table.iter().filter(|(_, r)| r.state() == State::Finished).count();

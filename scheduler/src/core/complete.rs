@@ -4,7 +4,7 @@ use super::{Core, route_of};
 use crate::config::CompleteError;
 use crate::event::{FailKind, FinishReason, Row, RowResult};
 use crate::ids::{ModelId, ModelSet, Nanos, RouteId};
-use crate::request::State;
+use crate::request::{Request, State};
 use crate::router::{RouteRow, StepView};
 use crate::walk::{Guide, Outcome, settle};
 
@@ -16,7 +16,9 @@ pub(super) struct Scratch {
     rows: Vec<RouteRow>,
     /// Where each of them goes.
     to: Vec<ModelId>,
-    /// Slots of the rows that the step's token limit cut.
+    /// Per row: whether what it wrote or read cannot be trusted.
+    bad: Vec<bool>,
+    /// Slots of the rows that the step's token limit cut, or that must run again.
     cut: Vec<usize>,
 }
 
@@ -27,6 +29,7 @@ impl Scratch {
             rows: Vec::with_capacity(rows),
             to: Vec::with_capacity(rows),
             cut: Vec::with_capacity(rows),
+            bad: Vec::with_capacity(rows),
         }
     }
 }
@@ -51,14 +54,7 @@ impl Core {
         self.absorb(model, &rows, results);
         self.route(model, &rows, results);
         self.walk(model);
-        // In reverse, so that the cut rows stand at the front in the order they had.
-        while let Some(slot) = self.scratch.cut.pop() {
-            self.leave_batch(model);
-            let request = self.table.at_mut(slot);
-            request.enter(State::Ready(model));
-            request.cut = true;
-            self.subservers[model.index()].queue.push_front(&mut self.table.links, slot);
-        }
+        self.return_cut(model);
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
         Ok(())
@@ -73,6 +69,7 @@ impl Core {
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         for row in &rows {
+            self.unclaim(model, row);
             if !self.release_if_over(row) {
                 let kind = FailKind::Step { model, why: why.to_owned() };
                 self.finish(row.request.slot(), FinishReason::Failed(kind), false);
@@ -82,18 +79,30 @@ impl Core {
         self.note_stalls(now);
     }
 
-    /// Books what every row has fed, fails faulty rows, and sorts the others into sampled and cut.
+    /// Books what every row has fed, fails faulty rows, and sorts the others into sampled and cut. A row that read
+    /// what a faulty row wrote in this step has done nothing and runs again.
     fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult]) {
         self.scratch.sampled.clear();
         self.scratch.cut.clear();
+        self.scratch.bad.clear();
         for (index, (row, result)) in rows.iter().zip(results).enumerate() {
+            self.unclaim(model, row);
+            let reads = self.subservers[model.index()].reads[index] as usize;
+            let misled = self.scratch.bad.get(reads).is_some_and(|&bad| bad);
+            self.scratch.bad.push(misled || result.fault.is_some());
+            if !self.scratch.bad[index] {
+                self.computed(model, row);
+            }
             if self.release_if_over(row) {
                 continue;
             }
             let slot = row.request.slot();
+            if misled {
+                self.scratch.cut.push(slot);
+                continue;
+            }
             let request = self.table.at_mut(slot);
-            request.watermarks[model.index()] = row.start + row.len;
-            request.account.step(model, row.len, row.samples);
+            book(request, model, row);
             if let Some(fault) = result.fault {
                 let kind = FailKind::Row { model, fault };
                 self.finish(slot, FinishReason::Failed(kind), false);
@@ -103,6 +112,31 @@ impl Core {
                 self.scratch.cut.push(slot);
             }
         }
+        for row in rows {
+            if self.table.get(row.request).is_some() {
+                self.publish(row.request.slot());
+            }
+        }
+    }
+
+    /// Rows that were cut are ready again at once. When all ready requests fit into one batch they keep their place
+    /// at the front and are the first to get what is left of the token limit. Else they go to the back: however long
+    /// the prompts, a ready request is passed over by at most as many batches as the others fill.
+    fn return_cut(&mut self, model: ModelId) {
+        let sub = &mut self.subservers[model.index()];
+        let crowded = sub.queue.len() + self.scratch.cut.len() > sub.limits.max_batch_rows;
+        // In reverse to the front and forwards to the back, so that they keep their order.
+        let count = self.scratch.cut.len();
+        for i in 0..count {
+            let slot = self.scratch.cut[if crowded { i } else { count - 1 - i }];
+            self.leave_batch(model);
+            let request = self.table.at_mut(slot);
+            request.enter(State::Ready(model));
+            request.cut = true;
+            let (queue, links) = (&mut self.subservers[model.index()].queue, &mut self.table.links);
+            if crowded { queue.push_back(links, slot) } else { queue.push_front(links, slot) }
+        }
+        self.scratch.cut.clear();
     }
 
     /// A request that ended while its row was in flight lets go of its slot and pages now. True for such a row.
@@ -190,4 +224,15 @@ impl Core {
     fn leave_batch(&mut self, model: ModelId) {
         self.subservers[model.index()].running -= 1;
     }
+}
+
+/// A row has run: its tokens are in the model's cache.
+fn book(request: &mut Request, model: ModelId, row: &Row) {
+    let (start, end) = (row.start, row.start + row.len);
+    request.account.step(model, row.len, row.samples);
+    let high = &mut request.high_water[model.index()];
+    let found = start.min(request.prompt_len).saturating_sub(*high);
+    *high = (*high).max(end);
+    request.watermarks[model.index()] = end;
+    request.account.found(model, found);
 }

@@ -55,7 +55,8 @@ fn check_usage(request: &NewRequest, stream: &Stream, reason: &FinishReason) -> 
     let sampled: u32 = usage.steps.iter().sum();
     let decided = stream.tokens.len() as u32 + usage.discarded.iter().sum::<u32>();
     let prompt_agrees = usage.prompt_tokens as usize == request.prompt.len();
-    if writers_agree && count_agrees && prompt_agrees && sampled >= decided {
+    let cache_agrees = usage.cached.iter().all(|&found| found <= usage.prompt_tokens);
+    if writers_agree && count_agrees && prompt_agrees && cache_agrees && sampled >= decided {
         return Ok(());
     }
     SimError::new(format!("{usage:?} does not fit {} tokens by {:?}", stream.tokens.len(), stream.writers))

@@ -113,6 +113,8 @@ impl ClosedLoop {
             eos_ids: Vec::new(),
             guard: self.guard,
             policy: self.policy.clone(),
+            prefix_cache: false,
+            reserve_pages: 0,
         };
         let mut core = Core::new(config, routes).map_err(|e| SimError(e.to_string()))?;
         if let Some(inputs) = self.inputs.clone() {

@@ -1,10 +1,17 @@
 //! A virtual device: one model, one step at a time, a cache addressed through page tables.
+//!
+//! As in a real model, what a cache position holds depends on all tokens before it, not on its own token alone. A row
+//! therefore only gets the right answer when every position it reads was computed for its very prefix; a wrong
+//! watermark, a page of another prefix, one that was reused or poisoned is found at once.
 
-use super::model::fake_result;
+use super::model::{SEED, fake_result, fold};
 use super::random::Random;
 use crate::core::Core;
 use crate::event::{Batch, RowFault, RowResult};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, PageId};
+
+/// What no position may hold when it is read.
+const POISON: u64 = u64::MAX;
 
 /// How long steps take and how often they break.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,7 +39,8 @@ struct Flight {
 
 struct FlightRow {
     start: usize,
-    fed: Vec<u32>,
+    /// All tokens up to the last one fed.
+    tokens: Vec<u32>,
     pages: Vec<PageId>,
     fault: Option<RowFault>,
 }
@@ -41,14 +49,14 @@ pub(super) struct Device {
     model: ModelId,
     spec: DeviceSpec,
     random: Random,
-    /// The token whose key and value each cache position holds.
-    cache: Vec<u32>,
+    /// What each cache position holds: a hash of the tokens up to it.
+    cache: Vec<u64>,
     flight: Option<Flight>,
 }
 
 impl Device {
     pub(super) fn new(model: ModelId, spec: DeviceSpec, pages: usize, seed: u64) -> Self {
-        let cache = vec![u32::MAX; pages * PAGE_TOKENS];
+        let cache = vec![POISON; pages * PAGE_TOKENS];
         Self { model, spec, random: Random::new(seed ^ u64::from(model.0)), cache, flight: None }
     }
 
@@ -68,7 +76,7 @@ impl Device {
             let fault = self.random.chance(spec.row_fault).then_some(RowFault::NonFinite);
             rows.push(FlightRow {
                 start,
-                fed: core.tokens(row.request)[start..end].to_vec(),
+                tokens: core.tokens(row.request)[..end].to_vec(),
                 pages: core.pages(row.request).to_vec(),
                 fault,
             });
@@ -76,21 +84,59 @@ impl Device {
         self.flight = Some(Flight { ends, rows, fails });
     }
 
-    /// Ends the step: writes the cache, then reads every row back from it. `None` when the step fails, which
-    /// leaves the cache half written.
-    pub(super) fn land(&mut self) -> Option<Vec<RowResult>> {
-        let flight = self.flight.take()?;
-        let mut results = Vec::with_capacity(flight.rows.len());
+    /// Ends the step: writes the cache, then reads every row back from it. `None` when the step fails; what a failed
+    /// step or row has written is poison.
+    ///
+    /// # Errors
+    /// When a row reads a position that does not hold its prefix.
+    pub(super) fn land(&mut self) -> Result<Option<Vec<RowResult>>, String> {
+        let Some(flight) = self.flight.take() else { return Ok(None) };
         for row in &flight.rows {
-            for (offset, &token) in row.fed.iter().enumerate() {
-                let at = cache_index(&row.pages, row.start + offset);
-                self.cache[at] = token;
+            let broken = flight.fails || row.fault.is_some();
+            for (position, &token) in row.tokens.iter().enumerate().skip(row.start) {
+                let before = match position.checked_sub(1) {
+                    None => self.seed(),
+                    Some(before) => self.cache[cache_index(&row.pages, before)],
+                };
+                let value = if broken || before == POISON { POISON } else { fold(before, token) };
+                self.cache[cache_index(&row.pages, position)] = value;
             }
-            let end = row.start + row.fed.len();
-            let prefix = (0..end).map(|position| self.cache[cache_index(&row.pages, position)]);
-            results.push(RowResult { fault: row.fault, ..fake_result(prefix, self.model) });
         }
-        (!flight.fails).then_some(results)
+        if flight.fails {
+            return Ok(None);
+        }
+        flight.rows.iter().map(|row| self.read(row, &flight)).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn read(&self, row: &FlightRow, flight: &Flight) -> Result<RowResult, String> {
+        let mut expected = self.seed();
+        let mut poisoned = false;
+        for (position, &token) in row.tokens.iter().enumerate() {
+            expected = fold(expected, token);
+            let held = self.cache[cache_index(&row.pages, position)];
+            poisoned |= held != expected;
+            // A row may read what another row of its step writes, and that one may be faulty.
+            let explained = held == POISON && flight.rows.iter().any(|r| r.fault.is_some());
+            if held != expected && !explained {
+                let page = row.pages[position / PAGE_TOKENS].0;
+                return Err(format!(
+                    "{}: position {position} in page {page} holds another prefix",
+                    self.model
+                ));
+            }
+        }
+        let result =
+            if poisoned { RowResult::default() } else { fake_result(row.tokens.iter().copied(), self.model) };
+        Ok(RowResult { fault: row.fault, ..result })
+    }
+
+    fn seed(&self) -> u64 {
+        SEED + u64::from(self.model.0)
+    }
+
+    /// Nobody may read the page any more.
+    pub(super) fn poison(&mut self, page: PageId) {
+        self.cache[page.0 as usize * PAGE_TOKENS..][..PAGE_TOKENS].fill(POISON);
     }
 }
 

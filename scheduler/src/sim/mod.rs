@@ -1,7 +1,8 @@
 //! A simulator: virtual devices and a virtual clock drive the very [`crate::Core`] that serves.
 //!
-//! The models are fake but strict: a token is a hash of everything the row's cache holds, read back through the
-//! page table, so a wrong watermark, a wrong page or a reused page shows up as a wrong token. The answer of a
+//! The models are fake but strict: a token is a hash of the prefix, and the device checks through the page table
+//! that every cache position the row reads was computed for that prefix, so a wrong watermark, a wrong page or a
+//! reused page ends the run. The answer of a
 //! request therefore depends on its prompt, its route and its seed alone, and [`reference()`] computes it without
 //! any scheduler: whatever the latencies, limits, cancels and faults, [`check`] compares the two.
 //!

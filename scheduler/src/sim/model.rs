@@ -7,6 +7,14 @@ use crate::router::mix;
 /// Tokens the fake models know; few, so that end-of-sequence and stop ids come up often.
 pub const FAKE_VOCAB: u32 = 48;
 
+/// Of the hash before the first token; differs by model.
+pub(super) const SEED: u64 = 1_000;
+
+/// The hash of a prefix that goes on with `token`: what a cache position holds.
+pub(super) fn fold(before: u64, token: u32) -> u64 {
+    mix(before.wrapping_mul(3) ^ u64::from(token)) & (u64::MAX >> 1)
+}
+
 /// What `model` says after `prefix`: a candidate, and signals spread over their ranges.
 pub fn fake_result(prefix: impl Iterator<Item = u32>, model: ModelId) -> RowResult {
     let hash = prefix.fold(mix(u64::from(model.0) + 1), |h, token| mix(h ^ u64::from(token)));

@@ -5,7 +5,7 @@ use super::scenario::{Action, Scenario, What};
 use crate::config::SubmitError;
 use crate::core::{Core, Counters};
 use crate::event::{Effect, FinishReason, Usage};
-use crate::ids::{ModelId, Nanos, RequestId};
+use crate::ids::{ModelId, Nanos, PageId, RequestId};
 use std::fmt;
 
 /// Turns after which a run counts as stuck.
@@ -45,6 +45,16 @@ pub struct Coverage {
     pub ended_nothing: u64,
     /// Steps that failed as a whole.
     pub failed_steps: u64,
+    /// Turns that ended with pages cached.
+    pub cached: u64,
+    /// Preemptions, and requests preempted as often as is allowed.
+    pub preemptions: u64,
+    /// As above.
+    pub preempted_twice: u64,
+    /// Cancels and stops of requests that waited after a preemption.
+    pub ended_preempted: u64,
+    /// Tokens of prompts found in a cache.
+    pub cached_tokens: u64,
     /// Turns.
     pub turns: u64,
 }
@@ -159,7 +169,9 @@ impl Run<'_> {
         self.alive(now)?;
         self.coverage.turns += 1;
         self.coverage.simultaneous += u64::from(due.len() > 1);
-        self.coverage.deferred += u64::from(self.core.counters().pages.deferred > 0);
+        let pages = self.core.counters().pages;
+        self.coverage.deferred += u64::from(pages.deferred > 0);
+        self.coverage.cached += u64::from(pages.cached > 0);
         Ok(())
     }
 
@@ -178,7 +190,7 @@ impl Run<'_> {
 
     fn complete(&mut self, now: Nanos, model: usize) -> Result<(), SimError> {
         let id = ModelId(model as u8);
-        match self.devices[model].land() {
+        match self.devices[model].land().map_err(SimError)? {
             Some(results) => self
                 .core
                 .complete(now, id, &results)
@@ -197,6 +209,7 @@ impl Run<'_> {
             self.coverage.ended_nothing += 1;
             return Ok(());
         };
+        let preempted = self.core.preempted(id) > 0;
         let before = self.core.counters();
         let ended = match action.what {
             What::Cancel => self.core.cancel(now, id),
@@ -217,6 +230,7 @@ impl Run<'_> {
             self.coverage.ended_nothing += 1;
         } else if after.waiting < before.waiting {
             self.coverage.ended_waiting += 1;
+            self.coverage.ended_preempted += u64::from(preempted);
         } else if running(&after) < running(&before) {
             self.coverage.ended_running += 1;
         } else {
@@ -225,9 +239,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Audits the core and books its effects.
+    /// Audits the core, poisons what is free, and books the effects.
     fn after_event(&mut self) -> Result<(), SimError> {
         self.core.audit();
+        for page in (0..self.scenario.config.pages as u32).map(PageId).filter(|&page| self.core.is_free(page))
+        {
+            self.devices.iter_mut().for_each(|device| device.poison(page));
+        }
         for effect in self.core.drain_effects() {
             let (client, name) = match &effect {
                 Effect::Token { client, request, .. } | Effect::Terminal { client, request, .. } => {
@@ -248,6 +266,9 @@ impl Run<'_> {
                 }
                 Effect::Terminal { reason, usage, .. } => {
                     stream.reason = Some(reason);
+                    self.coverage.preemptions += u64::from(usage.preemptions);
+                    self.coverage.preempted_twice += u64::from(usage.preemptions > 1);
+                    self.coverage.cached_tokens += u64::from(usage.cached.iter().sum::<u32>());
                     stream.usage = usage;
                 }
             }
@@ -271,7 +292,7 @@ impl Run<'_> {
         if !open.is_empty() || !self.core.idle() {
             return SimError::new(format!("nothing will happen, but clients {open:?} wait: {counters:?}"));
         }
-        if counters.pages.free != self.scenario.config.pages {
+        if counters.pages.free + counters.pages.cached != self.scenario.config.pages {
             return SimError::new(format!("pages are missing at the end: {:?}", counters.pages));
         }
         let queued: usize = counters.ready.iter().chain(&counters.running).chain(&counters.pending).sum();

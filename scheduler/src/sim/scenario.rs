@@ -5,6 +5,7 @@ use super::model::FAKE_VOCAB;
 use super::random::Random;
 use super::random_policy::random_policy;
 use super::random_router::RandomRouter;
+use super::reference::reference;
 use crate::config::{CoreConfig, ModelLimits, NewRequest};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
 use crate::router::{Fixed, RStitch, Router, Single, Threshold};
@@ -85,9 +86,17 @@ impl Scenario {
         let mut random = Random::new(seed);
         let models = random.size(1, 4);
         let routes = (0..random.size(1, 3)).map(|_| random_route(&mut random, models)).collect::<Vec<_>>();
-        let requests = random_requests(&mut random, routes.len());
+        let eos_ids: Vec<u32> = (0..random.range(0, 2) as u32).collect();
+        let crowded = random.chance(0.3);
+        let mut requests = random_requests(&mut random, &routes, models, &eos_ids);
+        if crowded {
+            crowd(&mut random, &mut requests);
+        }
         let longest = longest(&requests);
-        let pages = longest.div_ceil(PAGE_TOKENS) * random.size(1, 6);
+        // The smallest pool that holds the longest request alone, or up to six times that.
+        let least = longest.div_ceil(PAGE_TOKENS);
+        let pages =
+            least + if crowded || random.chance(0.4) { random.size(0, 4) } else { least * random.size(0, 5) };
         let config = CoreConfig {
             models: (0..models)
                 .map(|_| ModelLimits {
@@ -98,10 +107,12 @@ impl Scenario {
             pages,
             context_len: longest,
             max_waiting: random.size(1, 30),
-            max_running: random.size(1, 12),
-            eos_ids: (0..random.range(0, 2) as u32).collect(),
+            max_running: if crowded { random.size(6, 16) } else { random.size(1, 12) },
+            eos_ids,
             guard: 1_000_000,
             policy: random_policy(&mut Random::new(seed ^ 0x0b01_1c1e), models),
+            prefix_cache: random.chance(0.8),
+            reserve_pages: if crowded { 0 } else { random.size(0, 3) },
         };
         let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
         let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
@@ -125,6 +136,7 @@ impl Scenario {
         calm.config.max_waiting = calm.requests.len();
         calm.config.max_running = random.size(1, 20);
         calm.config.pages += random.size(0, 20);
+        calm.config.prefix_cache = random.chance(0.5);
         calm.requests.iter_mut().for_each(|r| r.at = 10 * random.range(0, 100));
         calm.requests.sort_by_key(|r| r.at);
         calm
@@ -159,22 +171,59 @@ fn random_route(random: &mut Random, models: usize) -> RouteKind {
     }
 }
 
-fn random_requests(random: &mut Random, routes: usize) -> Vec<SimRequest> {
+/// Prompts as a service sees them: some alone, some with a common beginning, some that go on where an earlier request
+/// ended.
+fn random_requests(
+    random: &mut Random,
+    routes: &[RouteKind],
+    models: usize,
+    eos_ids: &[u32],
+) -> Vec<SimRequest> {
     let mut at = 0;
     let count = random.size(1, 24);
-    (0..count)
-        .map(|client| {
-            if random.chance(0.5) {
-                at += 10 * random.range(0, 200);
+    let common: Vec<u32> = (0..80).map(|_| random_token(random)).collect();
+    let mut requests: Vec<SimRequest> = Vec::new();
+    for client in 0..count {
+        if random.chance(0.5) {
+            at += 10 * random.range(0, 200);
+        }
+        let mut request = random_request(random, routes.len(), client as u64);
+        if random.chance(0.4) {
+            let shared = random.size(1, common.len());
+            request.prompt.truncate(20);
+            request.prompt.splice(..0, common[..shared].iter().copied());
+        } else if let Some(earlier) = (client > 0 && random.chance(0.4)).then(|| random.size(0, client - 1)) {
+            let earlier = &requests[earlier].request;
+            if earlier.prompt.len() < 100 {
+                let router = routes[usize::from(earlier.route.0)].build(models);
+                let answer = reference(earlier, &*router, eos_ids).tokens;
+                request.prompt.truncate(20);
+                request.prompt.splice(..0, earlier.prompt.iter().chain(&answer).copied());
+                request.cache_salt = earlier.cache_salt;
             }
-            SimRequest { at, request: random_request(random, routes, client as u64) }
-        })
-        .collect()
+        }
+        requests.push(SimRequest { at, request });
+    }
+    requests
+}
+
+/// Short prompts and long answers that start together: all are admitted, and then there is no room to grow.
+fn crowd(random: &mut Random, requests: &mut [SimRequest]) {
+    for SimRequest { at, request } in requests {
+        request.prompt.truncate(16);
+        request.max_new_tokens = random.range(40, 100) as u32;
+        request.ignore_eos = true;
+        request.stop_ids.clear();
+        *at /= 8;
+    }
+}
+
+fn random_token(random: &mut Random) -> u32 {
+    random.range(0, u64::from(FAKE_VOCAB) - 1) as u32
 }
 
 fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest {
     let max_new_tokens = random.range(1, 40) as u32;
-    let token = |random: &mut Random| random.range(0, u64::from(FAKE_VOCAB) - 1) as u32;
     let prompt_len = if random.chance(0.2) { random.size(20, 60) } else { random.size(1, 20) };
     let threshold = match random.range(0, 9) {
         0 => Some(Threshold::Always),
@@ -184,15 +233,17 @@ fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest
     };
     NewRequest {
         client,
-        prompt: (0..prompt_len).map(|_| token(random)).collect(),
+        prompt: (0..prompt_len).map(|_| random_token(random)).collect(),
         max_new_tokens,
         route: RouteId(random.size(0, routes - 1) as u16),
         threshold,
         seed: random.bits(),
         choice: random.range(0, 3) as u32,
         ignore_eos: random.chance(0.3),
-        stop_ids: (0..random.range(0, 2)).map(|_| token(random)).collect(),
+        stop_ids: (0..random.range(0, 2)).map(|_| random_token(random)).collect(),
         min_tokens: if random.chance(0.3) { random.range(0, u64::from(max_new_tokens)) as u32 } else { 0 },
+        priority: if random.chance(0.2) { random.range(0, 2) as i32 - 1 } else { 0 },
+        cache_salt: random.chance(0.1).then(|| random.range(0, 1)),
     }
 }
 

@@ -130,36 +130,36 @@ fn a_stop_counts_the_writers_of_the_tokens_that_remain() {
 #[test]
 fn pages_of_a_request_in_flight_are_deferred() {
     let mut rig = Rig::new(CoreConfig { pages: 2, ..config(1) });
-    let first = rig.submit(request(10, 10));
+    let first = rig.submit(request(20, 10));
     rig.launch();
     let pages = rig.core.pages(first).to_vec();
     assert!(rig.cancel(first));
-    assert_eq!(rig.core.counters().pages, PageCounts { free: 0, leased: 0, deferred: 2 });
+    assert_eq!(rig.core.counters().pages, PageCounts { free: 0, leased: 0, deferred: 2, cached: 0 });
     assert_eq!(rig.core.pages(first), pages, "the batch in flight can still look");
-    assert_eq!(rig.core.tokens(first).len(), 10);
-    let second = rig.submit(request(10, 10));
+    assert_eq!(rig.core.tokens(first).len(), 20);
+    let second = rig.submit(request(20, 10));
     assert_eq!(rig.launch(), [], "no page is free before the batch has landed");
     assert_eq!(rig.core.counters().waiting, 1);
     assert_ne!(second.slot(), first.slot(), "the slot is not reused either");
     rig.complete(A, &[stay(5)]);
-    assert_eq!(rig.core.counters().pages, PageCounts { free: 2, leased: 0, deferred: 0 });
+    assert_eq!(rig.core.counters().pages, PageCounts { free: 2, leased: 0, deferred: 0, cached: 0 });
     assert!(rig.core.tokens(first).is_empty());
     assert_eq!(rig.launch(), [A]);
-    assert_eq!(rig.rows(A), [(second.slot(), 0, 10, true)]);
+    assert_eq!(rig.rows(A), [(second.slot(), 0, 20, true)]);
 }
 
 #[test]
 fn pages_of_a_request_not_in_flight_are_free_at_once() {
     let mut rig = Rig::new(CoreConfig { pages: 4, ..config(2) });
-    let first = rig.submit(request(10, 10));
-    rig.submit(request(10, 10));
+    let first = rig.submit(request(20, 10));
+    rig.submit(request(20, 10));
     rig.step(A, &[keep(5, B), stay(5)]);
     rig.launch();
     rig.complete(B, &[keep(5, A)]);
     // The first is ready at A, whose batch in flight does not name it.
     assert!(rig.core.batch(A).is_some());
     assert!(rig.cancel(first));
-    assert_eq!(rig.core.counters().pages, PageCounts { free: 2, leased: 2, deferred: 0 });
+    assert_eq!(rig.core.counters().pages, PageCounts { free: 2, leased: 2, deferred: 0, cached: 0 });
 }
 
 #[test]

@@ -93,13 +93,13 @@ fn a_full_queue_refuses_and_forgets() {
 
 #[test]
 fn admission_is_in_order_and_bounded_by_pages_and_rows() {
-    // Pages: 6. The requests need 2, 4, 3, 1.
+    // Pages: 6. The prompts need 2, 4, 3, 1.
     let mut rig = Rig::new(CoreConfig { pages: 6, ..config(1) });
-    let lifetimes = [(20, 12), (40, 24), (40, 8), (10, 6)];
+    let lifetimes = [(28, 4), (60, 4), (40, 8), (10, 6)];
     let ids: Vec<RequestId> = lifetimes.iter().map(|&(p, n)| rig.submit(request(p, n))).collect();
     rig.launch();
     assert_eq!(rig.core.counters().admitted, 2);
-    assert_eq!(rig.core.counters().pages, PageCounts { free: 0, leased: 6, deferred: 0 });
+    assert_eq!(rig.core.counters().pages, PageCounts { free: 0, leased: 6, deferred: 0, cached: 0 });
     rig.complete(A, &[stay(9), stay(9)]);
     assert!(rig.cancel(ids[0]));
     rig.launch();

@@ -2,7 +2,9 @@
 
 mod ending;
 mod lifecycle;
+mod memory;
 mod policies;
+mod prefix;
 mod rig;
 mod routing;
 mod steps;

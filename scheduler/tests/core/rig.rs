@@ -101,6 +101,8 @@ pub(crate) fn config(models: usize) -> CoreConfig {
         eos_ids: vec![EOS],
         guard: 1_000,
         policy: Policy::Eager,
+        prefix_cache: false,
+        reserve_pages: 0,
     }
 }
 

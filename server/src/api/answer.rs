@@ -232,7 +232,20 @@ impl Answer {
     }
 
     fn totals(&self) -> Totals {
-        Totals { prompt: self.prompt_tokens, completion: self.completion_tokens() }
+        Totals {
+            prompt: self.prompt_tokens,
+            completion: self.completion_tokens(),
+            cached: self.cached_tokens(),
+        }
+    }
+
+    /// What the entry model found of each prompt, summed. The choices of one prompt find the work of the first of
+    /// them, which is not what the client asks about: the least of them counts. Known when they have ended.
+    fn cached_tokens(&self) -> u64 {
+        let entry = usize::from(self.route().map_or(0, |route| route.entry));
+        let found = |choice: &Choice| choice.usage.cached.get(entry).copied().unwrap_or(0);
+        let of_prompt = |choices: &[Choice]| u64::from(choices.iter().map(found).min().unwrap_or(0));
+        self.choices.chunks(self.request.n.max(1) as usize).map(of_prompt).sum()
     }
 
     fn counts(&self) -> RoutingCounts {

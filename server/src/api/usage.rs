@@ -9,16 +9,18 @@ pub(crate) struct Totals {
     pub prompt: u64,
     /// Tokens that belong to the answers, end-of-sequence tokens included, discarded candidates never.
     pub completion: u64,
+    /// Tokens of every prompt, each counted once, that the entry model found in its cache.
+    pub cached: u64,
 }
 
 impl Totals {
-    /// The `usage` object. No prompt token is ever served from a cache of earlier prompts yet, so that count is 0.
+    /// The `usage` object.
     pub(crate) fn to_json(self) -> Value {
         json!({
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": self.cached},
         })
     }
 }

@@ -72,11 +72,22 @@ pub struct BudgetSection {
     pub kv_dtype: String,
     /// Longest context of a request in tokens; 0 takes the smallest maximum of the models.
     pub max_model_len: usize,
+    /// Whether prompts with a common beginning share its cache pages, also after the first has ended.
+    pub prefix_cache: bool,
+    /// Pages of 16 tokens that must stay free when a request is admitted. More of them means fewer requests at once
+    /// and fewer that are preempted because the admitted ones grow.
+    pub reserve_pages: usize,
 }
 
 impl Default for BudgetSection {
     fn default() -> Self {
-        BudgetSection { memory: toml::Value::String("2GiB".into()), kv_dtype: "f16".into(), max_model_len: 0 }
+        BudgetSection {
+            memory: toml::Value::String("2GiB".into()),
+            kv_dtype: "f16".into(),
+            max_model_len: 0,
+            prefix_cache: true,
+            reserve_pages: 8,
+        }
     }
 }
 
@@ -301,6 +312,10 @@ mod tests {
         assert_eq!(config.models[0].path, Path::new("/etc/pair/slm"));
         assert_eq!(config.models[1].path, Path::new("/abs/llm"));
         assert_eq!(config.budget_bytes(), Ok(64 << 20));
+        assert_eq!((config.budget.prefix_cache, config.budget.reserve_pages), (true, 8));
+        let text = GOOD.replace("[budget]", "[budget]\nprefix_cache = false\nreserve_pages = 0");
+        let config = Config::parse(&text, Path::new("")).expect("good");
+        assert_eq!((config.budget.prefix_cache, config.budget.reserve_pages), (false, 0));
         assert_eq!(config.router.params.keys().collect::<Vec<_>>(), ["threshold"]);
     }
 
@@ -313,6 +328,8 @@ mod tests {
             ("memory = \"64MiB\"", "memory = \"64 parsecs\"", "budget.memory"),
             ("memory = \"64MiB\"", "memory = -1", "budget.memory"),
             ("memory = \"64MiB\"", "kv_dtype = \"int3\"", "kv_dtype"),
+            ("memory = \"64MiB\"", "prefix_cache = 1", "prefix_cache"),
+            ("memory = \"64MiB\"", "reserve_page = 1", "did you mean \"reserve_pages\""),
             ("name = \"large\"", "name = \"small\"", "names must differ"),
             ("name = \"large\"", "name = \"tokenrouter\"", "served_model_name"),
             ("[budget]", "[bugdet]", "did you mean \"budget\""),

@@ -264,7 +264,7 @@ impl Dispatcher {
                     self.on_event(client, ChoiceEvent::Token { token, model }, out);
                 }
                 ClientEvent::Finished { client, reason, usage } => {
-                    self.on_event(client, ChoiceEvent::Finished { reason, usage }, out);
+                    self.on_event(client, ChoiceEvent::Finished { reason, usage: Box::new(usage) }, out);
                 }
                 ClientEvent::Refused { client, error } => {
                     if let Some((id, choice)) = self.clients.get(&client).copied() {

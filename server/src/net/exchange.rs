@@ -59,7 +59,7 @@ pub(crate) enum ChoiceEvent {
     /// A token.
     Token { token: u32, model: u8 },
     /// The end.
-    Finished { reason: FinishReason, usage: Usage },
+    Finished { reason: FinishReason, usage: Box<Usage> },
 }
 
 /// What an event led to.

@@ -85,6 +85,7 @@ impl Info {
         let body = serde_json::json!({
             "status": state, "waiting": gauge(&status.waiting), "running": gauge(&status.running),
             "pages_free": gauge(&status.pages_free), "pages_total": gauge(&status.pages_total),
+            "pages_cached": gauge(&status.pages_cached), "preemptions": gauge(&status.preemptions),
             "models": models,
         });
         let body = body.to_string().into_bytes();

@@ -23,6 +23,7 @@ pub(super) fn usage(chain: &[(u32, u8)]) -> Usage {
     usage.discarded[0] = 1;
     usage.steps = [5, 2, 0, 0, 0, 0, 0, 0];
     usage.handoffs = 2;
+    usage.cached = [2, 3, 0, 0, 0, 0, 0, 0];
     usage
 }
 
@@ -85,7 +86,7 @@ fn a_plain_completion() {
         "choices": [{"index": 0, "text": "hi abc", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
             "token_routing": {"model_index": models}, "token_ids": ids, "prompt_token_ids": [7, 8, 9]}],
         "usage": {"prompt_tokens": 3, "completion_tokens": ids.len(), "total_tokens": ids.len() + 3,
-            "prompt_tokens_details": {"cached_tokens": 0}},
+            "prompt_tokens_details": {"cached_tokens": 2}},
         "token_routing": {"algorithm": "r-stitch", "entry_model": 0, "threshold": 0.1, "models": [
             {"index": 0, "name": "small", "committed_tokens": ids.len() - large, "discarded_tokens": 1,
              "forward_steps": 5, "prefill_tokens": 0},

@@ -51,6 +51,8 @@ impl Frontend for FakeFrontend {
             ignore_eos: false,
             stop_ids: Vec::new(),
             min_tokens: 0,
+            priority: 0,
+            cache_salt: None,
         };
         let line = call == ApiCall::Line;
         let answer = FakeAnswer {
