@@ -128,8 +128,33 @@ impl ModelSet {
     }
 
     /// The members, lowest index first.
-    pub fn iter(self) -> impl DoubleEndedIterator<Item = ModelId> {
-        (0..32u8).map(ModelId).filter(move |&m| self.contains(m))
+    pub const fn iter(self) -> ModelIter {
+        ModelIter(self.0)
+    }
+}
+
+/// The members of a [`ModelSet`]; a step is one bit operation, however many models there could be.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelIter(u32);
+
+impl Iterator for ModelIter {
+    type Item = ModelId;
+
+    fn next(&mut self) -> Option<ModelId> {
+        if self.0 == 0 {
+            return None;
+        }
+        let lowest = self.0.trailing_zeros();
+        self.0 &= self.0 - 1;
+        Some(ModelId(lowest as u8))
+    }
+}
+
+impl DoubleEndedIterator for ModelIter {
+    fn next_back(&mut self) -> Option<ModelId> {
+        let highest = self.0.checked_ilog2()?;
+        self.0 ^= 1 << highest;
+        Some(ModelId(highest as u8))
     }
 }
 

@@ -68,7 +68,9 @@ pub use crate::core::{Core, Counters};
 pub use crate::event::{
     Batch, Effect, FailKind, FinishReason, Row, RowFault, RowResult, Signals, TOP, Usage,
 };
-pub use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
+pub use crate::ids::{
+    MAX_MODELS, ModelId, ModelIter, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId,
+};
 pub use crate::ledger::Terminals;
 pub use crate::pages::PageCounts;
 pub use crate::policy::{

@@ -50,6 +50,9 @@ impl Core {
     fn set_visits(&mut self, slot: usize, open: ModelSet) {
         let request = self.table.at_mut(slot);
         let before = std::mem::replace(&mut request.may_visit, open);
+        if before == open {
+            return;
+        }
         for model in before.without(open).iter() {
             self.visitors[model.index()] -= 1;
         }
