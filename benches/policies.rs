@@ -1,0 +1,104 @@
+//! Launch policies on the demo pair, end to end in one process: tokens per second of N requests at a time.
+//!
+//! The small model writes, and at 35 % of the positions the large one writes one token (`fixed`), which is the
+//! paper's measured share. Answers are the same under every policy; only the speed differs. The peer of every other
+//! line is `eager` in the same run. `cargo bench --bench policies`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use tokenrouter_engine::{
+    ClientEvent, Command, DType, EngineConfig, EngineHandle, EngineModel, EngineRequest, RouteConfig,
+    SamplingParams,
+};
+use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::{CountTable, Policy, RouteId, Thresholds};
+
+const TOKENS: u32 = 64;
+
+fn start(policy: Policy) -> EngineHandle {
+    let model = |name: &str, dir: &str| EngineModel {
+        name: name.into(),
+        dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo").join(dir),
+        threads: 1,
+        max_batch_rows: 32,
+        max_step_tokens: 256,
+    };
+    let route = RouteConfig {
+        name: "pair".into(),
+        router: "fixed".into(),
+        params: BTreeMap::from([("fraction".into(), ParamValue::Float(0.35))]),
+    };
+    let config = EngineConfig {
+        models: vec![model("small", "slm"), model("large", "llm")],
+        routes: vec![route],
+        policy,
+        budget_bytes: 64 << 20,
+        kv_dtype: DType::F16,
+        context_len: 0,
+        max_running: 64,
+        max_waiting: 256,
+        real_vocab: 455,
+        eos_ids: Vec::new(),
+        prefix_cache: true,
+        reserve_pages: 8,
+    };
+    tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ())).expect("the demo pair starts")
+}
+
+/// Answers `requests` prompts at once, each to its limit.
+fn answer(engine: &EngineHandle, requests: u64) {
+    for client in 0..requests {
+        let request = EngineRequest {
+            client,
+            prompt: vec![451, 290, 198, 430, 297, 220, 16, 24, 374, 13, client as u32],
+            max_new_tokens: TOKENS,
+            route: RouteId(0),
+            threshold: None,
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            seed: client,
+            choice: 0,
+            ignore_eos: true,
+            stop_ids: Vec::new(),
+            min_tokens: 0,
+            priority: 0,
+            cache_salt: None,
+        };
+        engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
+    }
+    let mut done = 0;
+    while done < requests {
+        let report = engine.wait_report().expect("the engine runs");
+        done += report.events.iter().filter(|e| matches!(e, ClientEvent::Finished { .. })).count() as u64;
+    }
+}
+
+fn policies(c: &mut Criterion) {
+    let threshold = |b: u32| Policy::Threshold(Thresholds::peers(CountTable::constant(b)));
+    for requests in [1_u64, 4, 16] {
+        let mut group = c.benchmark_group(format!("policies_{requests}_requests"));
+        group.throughput(Throughput::Elements(requests * u64::from(TOKENS)));
+        let cases = [
+            ("eager", Policy::Eager),
+            ("lookahead", Policy::default()),
+            ("threshold_3", threshold(3)),
+            ("step_sync", Policy::StepSync),
+        ];
+        for (name, policy) in cases {
+            let engine = start(policy);
+            group.bench_function(BenchmarkId::from_parameter(name), |b| b.iter(|| answer(&engine, requests)));
+        }
+        group.finish();
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(std::time::Duration::from_millis(500))
+        .measurement_time(std::time::Duration::from_secs(2));
+    targets = policies
+}
+criterion_main!(benches);
