@@ -55,7 +55,8 @@ fn a_client_killed_in_mid_stream_frees_its_pages() {
         let (free, total, running) = kv(&server);
         free == total && running == 0
     });
-    server.stop();
+    let log = server.stop();
+    assert!(log.contains("cancelled") && !log.contains('\x1b'), "one plain line says so: {log}");
 }
 
 #[test]
