@@ -162,13 +162,6 @@ fn row(m: &ModelDemand) -> PlanRow {
 }
 
 impl JointPlan {
-    /// The same plan with at most the pages for `tokens` tokens: a budget may be larger than what the
-    /// admitted requests can ever use.
-    pub fn limited_to(self, tokens: usize) -> Self {
-        let pages = self.pages.min(tokens.div_ceil(PAGE_TOKENS).max(1));
-        self.with_pages(pages)
-    }
-
     /// Bytes that the plan gives out.
     pub fn used_bytes(&self) -> u64 {
         self.rows.iter().map(|r| r.weight_bytes + r.activation_bytes + r.kv_bytes).sum()

@@ -182,16 +182,20 @@ impl Running {
 
     fn submit(&mut self, now: Nanos, request: EngineRequest) {
         let client = request.client;
+        if let Err(error) = self.accept(now, request) {
+            self.outgoing.push(ClientEvent::Refused { client, error });
+        }
+    }
+
+    fn accept(&mut self, now: Nanos, request: EngineRequest) -> Result<(), RefuseError> {
+        let client = request.client;
         if self.draining {
-            self.outgoing.push(ClientEvent::Refused { client, error: RefuseError::Draining });
-            return;
+            return Err(RefuseError::Draining);
         }
         // A tokenizer may know more tokens than a checkpoint has rows for; fed, one would fail the whole step.
         let vocab = self.parts.vocab;
         if let Some(&token) = request.prompt.iter().find(|token| **token as usize >= vocab) {
-            let error = RefuseError::UnknownToken { token, vocab };
-            self.outgoing.push(ClientEvent::Refused { client, error });
-            return;
+            return Err(RefuseError::UnknownToken { token, vocab });
         }
         let live = Live {
             client,
@@ -214,18 +218,13 @@ impl Running {
             priority: request.priority,
             cache_salt: request.cache_salt,
         };
-        match self.parts.core.submit(now, new) {
-            Ok(id) => {
-                if self.live.len() <= id.slot() {
-                    self.live.resize_with(id.slot() + 1, || None);
-                }
-                self.live[id.slot()] = Some(live);
-                self.requests.insert(client, id);
-            }
-            Err(error) => {
-                self.outgoing.push(ClientEvent::Refused { client, error: RefuseError::Submit(error) });
-            }
+        let id = self.parts.core.submit(now, new).map_err(RefuseError::Submit)?;
+        if self.live.len() <= id.slot() {
+            self.live.resize_with(id.slot() + 1, || None);
         }
+        self.live[id.slot()] = Some(live);
+        self.requests.insert(client, id);
+        Ok(())
     }
 
     fn take_completions(&mut self) -> bool {

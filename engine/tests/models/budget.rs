@@ -71,16 +71,6 @@ fn impossible_demands() {
 }
 
 #[test]
-fn a_capacity_limit_gives_bytes_back() {
-    let models = [demand("a", 10, 0, 100, 64), demand("b", 10, 0, 300, 64)];
-    let plan = plan(&models, 1_000_000).unwrap();
-    let small = plan.clone().limited_to(65);
-    assert_eq!((small.pages, small.tokens), (5, 80));
-    assert_eq!((small.rows[0].kv_bytes, small.rows[1].kv_bytes), (500, 1500));
-    assert_eq!(plan.clone().limited_to(usize::MAX), plan);
-}
-
-#[test]
 fn the_table_names_everyone() {
     let models = [
         demand("slm", 350 << 10, 2048, 3 << 10, 4096),
