@@ -50,6 +50,7 @@ pub mod router;
 pub mod sim;
 
 mod config;
+mod contention;
 mod core;
 mod estimate;
 mod event;
