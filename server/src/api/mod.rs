@@ -30,6 +30,6 @@ pub use prepare::{Prepared, prepare};
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;
