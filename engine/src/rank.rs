@@ -15,9 +15,8 @@ use tokenrouter_scheduler::router::SignalSet;
 use tokenrouter_scheduler::{Core, Effect, ModelId, Nanos, NewRequest, RequestId, Row};
 
 use crate::executor::Executor;
-use crate::handle::{
-    ClientEvent, ClientId, Command, EngineRequest, EngineState, EngineStatus, RefuseError, Report,
-};
+use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
+use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
 
 /// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
@@ -118,10 +117,11 @@ impl Running {
         worked |= self.take_completions();
         worked |= self.launch();
         worked |= self.collect_effects();
-        self.flush_reports();
         if worked {
+            // Before the report goes out: who has read an answer finds it counted.
             self.publish();
         }
+        self.flush_reports();
         worked
     }
 
@@ -232,9 +232,7 @@ impl Running {
         while let Some(step) = self.parts.executor.poll() {
             worked = true;
             let now = self.now();
-            let status = &self.parts.status.models[usize::from(step.model.0)];
-            status.in_flight_since.store(0, Relaxed);
-            status.steps.fetch_add(1, Relaxed);
+            self.parts.status.finished(step.model.index(), step.failure.is_some(), now);
             match &step.failure {
                 Some(why) => {
                     tracing::error!(model = step.model.0, "step failed: {why}");
@@ -259,8 +257,9 @@ impl Running {
             if launched.contains(model) {
                 let mut step = self.parts.executor.buffers(model);
                 self.fill(&mut step, model);
-                let since = &self.parts.status.models[usize::from(model.0)].in_flight_since;
-                since.store(now.max(1), Relaxed);
+                if let Some(batch) = self.parts.core.batch(model) {
+                    self.parts.status.launched(model.index(), batch, now);
+                }
                 self.parts.executor.launch(step);
             }
         }
@@ -339,19 +338,7 @@ impl Running {
     }
 
     fn publish(&self) {
-        let status = &self.parts.status;
-        let counters = self.parts.core.counters();
-        status.now.store(self.now(), Relaxed);
-        status.waiting.store(counters.waiting as u64, Relaxed);
-        status.running.store(counters.admitted as u64, Relaxed);
-        status.pages_free.store((counters.pages.free + counters.pages.cached) as u64, Relaxed);
-        status.pages_cached.store(counters.pages.cached as u64, Relaxed);
-        status.preemptions.store(counters.preemptions, Relaxed);
-        for (m, model) in status.models.iter().enumerate().take(self.parts.models) {
-            model.ready.store(counters.ready[m] as u64, Relaxed);
-            model.running.store(counters.running[m] as u64, Relaxed);
-            model.pending.store(counters.pending[m] as u64, Relaxed);
-        }
+        self.parts.status.publish(&self.parts.core.counters(), self.parts.models, self.now());
     }
 }
 

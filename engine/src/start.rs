@@ -13,9 +13,10 @@ use tokenrouter_scheduler::{ConfigError, Core, CoreConfig, ModelId, ModelLimits,
 use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
 use crate::executor::CpuExecutor;
-use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo, RouteInfo};
+use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::rank::RankLoop;
+use crate::status::EngineStatus;
 use crate::step::StepLimits;
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
@@ -254,6 +255,7 @@ fn engine_info(
         eos_ids,
         capacity_tokens: plan.tokens,
         plan_table: plan.to_string(),
+        policy: config.policy.clone(),
     }
 }
 

@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokenrouter_engine::handle::{
-    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, EngineState, EngineStatus,
-    ModelInfo, RefuseError, Report,
+    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
 };
-use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, RowFault, SubmitError, Usage};
+use tokenrouter_engine::{EngineState, EngineStatus};
+use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, Policy, RowFault, SubmitError, Usage};
 
 /// The test's view of the engine.
 pub(super) struct FakeEngine {
@@ -46,6 +46,7 @@ impl FakeEngine {
             eos_ids: vec![0],
             capacity_tokens: 4096,
             plan_table: String::new(),
+            policy: Policy::default(),
         };
         let handle = EngineHandle::new(commands, reports, Box::new(|| {}), info, status.clone());
         (Self { log, status }, handle)
