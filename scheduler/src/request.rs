@@ -14,7 +14,7 @@ pub(crate) const MAX_PREEMPTIONS: u32 = 2;
 /// has visited except its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not admitted, or preempted: no pages, no owner.
+    /// Not admitted, preempted, or handed off as a new request: no pages, no owner.
     Waiting,
     /// In this model's queue.
     Ready(ModelId),
@@ -36,7 +36,7 @@ impl State {
     fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
-            (Self::Ready(_), Self::Waiting) => true,
+            (Self::Ready(_) | Self::Running(_), Self::Waiting) => true,
             (Self::Ready(from), Self::Running(to)) => from == to,
             (Self::Finished, _) => false,
             (_, Self::Finished) => true,
@@ -76,7 +76,7 @@ pub(crate) struct Request {
     pub(crate) high_water: [u32; MAX_MODELS],
     /// How often it was preempted.
     pub(crate) preempted: u32,
-    /// The model that owned it when it was preempted: there it goes on.
+    /// The model that owned it when it was preempted, or to which it was handed off as a new request: there it goes on.
     pub(crate) resume: Option<ModelId>,
     /// Its number in the order of arrival.
     pub(crate) arrival: u64,
@@ -309,6 +309,8 @@ mod tests {
             (State::Running(b), State::Ready(b)),
             (State::Ready(a), State::Waiting),
             (State::Ready(b), State::Waiting),
+            (State::Running(a), State::Waiting),
+            (State::Running(b), State::Waiting),
         ];
         for from in states {
             for to in states {

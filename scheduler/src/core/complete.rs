@@ -1,7 +1,7 @@
 //! A step has landed: absorb its rows, route them, walk each candidate, move the requests on.
 
 use super::{Core, route_of};
-use crate::config::CompleteError;
+use crate::config::{CompleteError, Handoff};
 use crate::event::{FailKind, FinishReason, Row, RowResult};
 use crate::ids::{ModelId, ModelSet, Nanos, RouteId};
 use crate::request::{Request, State};
@@ -194,19 +194,29 @@ impl Core {
             let route = route_of(&self.routes, request.route);
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
             match settle(guide, row, to, request, &mut self.effects) {
-                Outcome::Stay => self.make_ready(slot, model, model),
-                Outcome::HandOver(to) => self.make_ready(slot, model, to),
+                Outcome::Stay => self.move_on(slot, model, model),
+                Outcome::HandOver(to) => self.move_on(slot, model, to),
                 Outcome::Finish(reason) => self.finish(slot, reason, false),
             }
         }
     }
 
-    /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
-    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
+    /// A candidate was walked and the request goes on at `to`.
+    fn move_on(&mut self, slot: usize, from: ModelId, to: ModelId) {
         self.leave_batch(from);
         if self.table.at(slot).may_visit.len() > 1 {
             self.estimates.add_move(from, to);
         }
+        self.handoffs[from.index()][to.index()] += u64::from(from != to);
+        if from != to && self.config.handoff == Handoff::Readmit {
+            self.wait_again(slot, from, to);
+        } else {
+            self.make_ready(slot, from, to);
+        }
+    }
+
+    /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
+    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
         self.count_visits(slot, to);
         let request = self.table.at_mut(slot);
         request.enter(State::Ready(to));
@@ -216,7 +226,6 @@ impl Core {
             }
             request.visited = request.visited.union(ModelSet::of(to));
             self.subservers[from.index()].pending += 1;
-            self.handoffs[from.index()][to.index()] += 1;
         }
         self.subservers[to.index()].queue.push_back(&mut self.table.links, slot);
     }
