@@ -1,7 +1,7 @@
 //! Requests and the table that holds them.
 
 use crate::config::NewRequest;
-use crate::ids::{MAX_MODELS, ModelId, ModelSet, PageId, RequestId, RouteId};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::Account;
 use crate::pages::pages_for;
 use crate::queue::Links;
@@ -162,6 +162,16 @@ impl Request {
         self.preempted < MAX_PREEMPTIONS
     }
 
+    /// Tokens below this may be published: all that count but the last.
+    pub(crate) fn publishable(&self) -> usize {
+        (self.prompt_len + self.account.usage().completion_tokens - 1) as usize
+    }
+
+    /// Whether there is a whole block to publish, if a model has computed it.
+    pub(crate) fn may_publish(&self) -> bool {
+        self.publishable() >= (self.published as usize + 1) * PAGE_TOKENS
+    }
+
     /// Appends a token of the answer.
     pub(crate) fn commit(&mut self, token: u32, writer: ModelId) {
         assert!(self.generated() < self.max_new_tokens, "a token past the request's limit");
@@ -267,6 +277,13 @@ impl Table {
     pub(crate) fn at_mut(&mut self, slot: usize) -> &mut Request {
         // As in `at`.
         self.slots[slot].tenant.as_mut().expect("a queue or batch names a vacant slot")
+    }
+
+    /// As [`Table::at_mut`], with the links of all slots, to move the request from one queue to another.
+    pub(crate) fn at_mut_linked(&mut self, slot: usize) -> (&mut Request, &mut Links) {
+        // As in `at`.
+        let tenant = self.slots[slot].tenant.as_mut().expect("a queue or batch names a vacant slot");
+        (tenant, &mut self.links)
     }
 
     /// Every occupied slot, for checks.

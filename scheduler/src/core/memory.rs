@@ -186,9 +186,11 @@ impl Core {
             return;
         }
         let request = self.table.at_mut(slot);
+        if !request.may_publish() {
+            return;
+        }
         let computed = request.watermarks.iter().copied().max().unwrap_or(0) as usize;
-        let last = request.prompt_len + request.account.usage().completion_tokens - 1;
-        let blocks = computed.min(last as usize) / PAGE_TOKENS;
+        let blocks = computed.min(request.publishable()) / PAGE_TOKENS;
         for i in request.published as usize..blocks {
             let block = &request.tokens[i * PAGE_TOKENS..][..PAGE_TOKENS];
             self.pages.publish(request.cache_salt, &request.pages, i, block);
