@@ -11,7 +11,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tokenrouter_scheduler::router::{Fixed, Router, Single};
 use tokenrouter_scheduler::{
-    Core, CoreConfig, ModelId, ModelLimits, NewRequest, PAGE_TOKENS, Policy, RouteId, RowResult,
+    Core, CoreConfig, Handoff, ModelId, ModelLimits, NewRequest, PAGE_TOKENS, Policy, RouteId, RowResult,
 };
 
 const SMALL: ModelId = ModelId(0);
@@ -34,6 +34,7 @@ fn running_core(requests: usize, context: usize, router: Box<dyn Router>) -> Cor
         policy: Policy::Eager,
         prefix_cache: true,
         reserve_pages: 0,
+        handoff: Handoff::default(),
     };
     let mut core = Core::new(config, vec![router]).expect("a legal configuration");
     for client in 0..requests as u64 {

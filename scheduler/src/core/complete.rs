@@ -1,7 +1,7 @@
 //! A step has landed: absorb its rows, route them, walk each candidate, move the requests on.
 
 use super::{Core, route_of};
-use crate::config::CompleteError;
+use crate::config::{CompleteError, Handoff};
 use crate::event::{FailKind, FinishReason, Row, RowResult};
 use crate::ids::{ModelId, ModelSet, Nanos, RouteId};
 use crate::request::{Request, State};
@@ -9,6 +9,7 @@ use crate::router::{RouteRow, StepView};
 use crate::walk::{Guide, Outcome, settle};
 
 /// Buffers of a completion, kept so that a steady state allocates nothing.
+#[derive(Default)]
 pub(super) struct Scratch {
     /// Rows that sampled: their route and index in the batch, grouped by route.
     sampled: Vec<(RouteId, u32)>,
@@ -51,10 +52,12 @@ impl Core {
         self.estimates.add_step(model, fed, took);
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
-        self.absorb(model, &rows, results);
-        self.route(model, &rows, results);
-        self.walk(model);
-        self.return_cut(model);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.absorb(model, &rows, results, &mut scratch);
+        self.route(model, &rows, results, &mut scratch);
+        self.walk(model, &scratch);
+        self.return_cut(model, &scratch.cut);
+        self.scratch = scratch;
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
         Ok(())
@@ -69,7 +72,8 @@ impl Core {
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         for row in &rows {
-            self.unclaim(model, row);
+            let request = self.table.at(row.request.slot());
+            self.pages.landed(&request.pages, model, row.start, row.start + row.len, false);
             if !self.release_if_over(row) {
                 let kind = FailKind::Step { model, why: why.to_owned() };
                 self.finish(row.request.slot(), FinishReason::Failed(kind), false);
@@ -81,40 +85,40 @@ impl Core {
 
     /// Books what every row has fed, fails faulty rows, and sorts the others into sampled and cut. A row that read
     /// what a faulty row wrote in this step has done nothing and runs again.
-    fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult]) {
-        self.scratch.sampled.clear();
-        self.scratch.cut.clear();
-        self.scratch.bad.clear();
+    fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult], scratch: &mut Scratch) {
+        let Scratch { sampled, cut, bad, .. } = scratch;
+        sampled.clear();
+        cut.clear();
+        bad.clear();
         for (index, (row, result)) in rows.iter().zip(results).enumerate() {
-            self.unclaim(model, row);
             let reads = self.subservers[model.index()].reads[index] as usize;
-            let misled = self.scratch.bad.get(reads).is_some_and(|&bad| bad);
-            self.scratch.bad.push(misled || result.fault.is_some());
-            if !self.scratch.bad[index] {
-                self.computed(model, row);
-            }
-            if self.release_if_over(row) {
-                continue;
-            }
+            let misled = bad.get(reads).is_some_and(|&bad| bad);
+            let is_bad = misled || result.fault.is_some();
+            bad.push(is_bad);
             let slot = row.request.slot();
-            if misled {
-                self.scratch.cut.push(slot);
+            let request = self.table.at_mut(slot);
+            self.pages.landed(&request.pages, model, row.start, row.start + row.len, !is_bad);
+            if request.state() == State::Finished {
+                self.release_if_over(row);
                 continue;
             }
-            let request = self.table.at_mut(slot);
+            if misled {
+                cut.push(slot);
+                continue;
+            }
             book(request, model, row);
             if let Some(fault) = result.fault {
                 let kind = FailKind::Row { model, fault };
                 self.finish(slot, FinishReason::Failed(kind), false);
-            } else if row.samples {
-                self.scratch.sampled.push((request.route, index as u32));
-            } else {
-                self.scratch.cut.push(slot);
+                continue;
             }
-        }
-        for row in rows {
-            if self.table.get(row.request).is_some() {
-                self.publish(row.request.slot());
+            if row.samples {
+                sampled.push((request.route, index as u32));
+            } else {
+                cut.push(slot);
+            }
+            if request.may_publish() {
+                self.publish(slot);
             }
         }
     }
@@ -122,21 +126,18 @@ impl Core {
     /// Rows that were cut are ready again at once. When all ready requests fit into one batch they keep their place
     /// at the front and are the first to get what is left of the token limit. Else they go to the back: however long
     /// the prompts, a ready request is passed over by at most as many batches as the others fill.
-    fn return_cut(&mut self, model: ModelId) {
+    fn return_cut(&mut self, model: ModelId, cut: &[usize]) {
         let sub = &mut self.subservers[model.index()];
-        let crowded = sub.queue.len() + self.scratch.cut.len() > sub.limits.max_batch_rows;
-        // In reverse to the front and forwards to the back, so that they keep their order.
-        let count = self.scratch.cut.len();
-        for i in 0..count {
-            let slot = self.scratch.cut[if crowded { i } else { count - 1 - i }];
-            self.leave_batch(model);
-            let request = self.table.at_mut(slot);
+        sub.running -= cut.len();
+        let crowded = sub.queue.len() + cut.len() > sub.limits.max_batch_rows;
+        for i in 0..cut.len() {
+            // In reverse to the front and forwards to the back, so that they keep their order.
+            let slot = cut[if crowded { i } else { cut.len() - 1 - i }];
+            let (request, links) = self.table.at_mut_linked(slot);
             request.enter(State::Ready(model));
             request.cut = true;
-            let (queue, links) = (&mut self.subservers[model.index()].queue, &mut self.table.links);
-            if crowded { queue.push_back(links, slot) } else { queue.push_front(links, slot) }
+            if crowded { sub.queue.push_back(links, slot) } else { sub.queue.push_front(links, slot) }
         }
-        self.scratch.cut.clear();
     }
 
     /// A request that ended while its row was in flight lets go of its slot and pages now. True for such a row.
@@ -152,16 +153,16 @@ impl Core {
     }
 
     /// Asks each route's router once for all its rows.
-    fn route(&mut self, model: ModelId, rows: &[Row], results: &[RowResult]) {
-        let Scratch { sampled, rows: views, to, .. } = &mut self.scratch;
+    fn route(&mut self, model: ModelId, rows: &[Row], results: &[RowResult], scratch: &mut Scratch) {
+        let Scratch { sampled, rows: views, to, .. } = scratch;
         if self.routes.len() > 1 {
             sampled.sort_unstable();
         }
         views.clear();
-        for &(_, index) in sampled.iter() {
+        views.extend(sampled.iter().map(|&(_, index)| {
             let (row, result) = (&rows[index as usize], &results[index as usize]);
             let request = self.table.at(row.request.slot());
-            views.push(RouteRow {
+            RouteRow {
                 request: row.request,
                 model,
                 position: request.tokens.len() as u32,
@@ -172,8 +173,8 @@ impl Core {
                 visit: request.visit,
                 seed: request.seed,
                 choice: request.choice,
-            });
-        }
+            }
+        }));
         to.clear();
         to.resize(views.len(), model);
         let mut start = 0;
@@ -186,43 +187,60 @@ impl Core {
     }
 
     /// Walks every sampled candidate and moves its request on.
-    fn walk(&mut self, model: ModelId) {
-        for i in 0..self.scratch.sampled.len() {
-            let (row, to) = (&self.scratch.rows[i], self.scratch.to[i]);
+    fn walk(&mut self, model: ModelId, scratch: &Scratch) {
+        for (row, &to) in scratch.rows.iter().zip(&scratch.to) {
             let slot = row.request.slot();
             let request = self.table.at_mut(slot);
             let route = route_of(&self.routes, request.route);
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
-            match settle(guide, row, to, request, &mut self.effects) {
-                Outcome::Stay => self.make_ready(slot, model, model),
-                Outcome::HandOver(to) => self.make_ready(slot, model, to),
-                Outcome::Finish(reason) => self.finish(slot, reason, false),
+            // Its owner is among the models it may visit.
+            let had_choice = request.may_visit != ModelSet::of(model);
+            let to = match settle(guide, row, to, request, &mut self.effects) {
+                Outcome::Stay => model,
+                Outcome::HandOver(to) => to,
+                Outcome::Finish(reason) => {
+                    self.finish(slot, reason, false);
+                    continue;
+                }
+            };
+            if had_choice {
+                self.estimates.add_move(model, to);
+            }
+            if to == model {
+                self.stay(slot, model);
+            } else {
+                self.hand_over(slot, model, to);
             }
         }
     }
 
-    /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
-    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
-        self.leave_batch(from);
-        if self.table.at(slot).may_visit.len() > 1 {
-            self.estimates.add_move(from, to);
+    /// From a landed batch to the back of the same model's queue.
+    fn stay(&mut self, slot: usize, model: ModelId) {
+        self.count_visits(slot, model);
+        let sub = &mut self.subservers[model.index()];
+        let (request, links) = self.table.at_mut_linked(slot);
+        request.enter(State::Ready(model));
+        sub.running -= 1;
+        sub.queue.push_back(links, slot);
+    }
+
+    /// From a landed batch to the back of a peer's queue. This is all a handoff does: a push, and counters. As a new
+    /// request it goes to the waiting queue instead.
+    fn hand_over(&mut self, slot: usize, from: ModelId, to: ModelId) {
+        let sub = &mut self.subservers[from.index()];
+        sub.running -= 1;
+        self.handoffs[from.index()][to.index()] += 1;
+        if self.config.handoff == Handoff::Readmit {
+            return self.wait_again(slot, from, to);
         }
+        sub.pending += 1;
         self.count_visits(slot, to);
-        let request = self.table.at_mut(slot);
+        let (request, links) = self.table.at_mut_linked(slot);
         request.enter(State::Ready(to));
-        if from != to {
-            if request.visited.contains(to) {
-                self.subservers[to.index()].pending -= 1;
-            }
-            request.visited = request.visited.union(ModelSet::of(to));
-            self.subservers[from.index()].pending += 1;
-            self.handoffs[from.index()][to.index()] += 1;
-        }
-        self.subservers[to.index()].queue.push_back(&mut self.table.links, slot);
-    }
-
-    fn leave_batch(&mut self, model: ModelId) {
-        self.subservers[model.index()].running -= 1;
+        let peer = &mut self.subservers[to.index()];
+        peer.pending -= usize::from(request.visited.contains(to));
+        request.visited.insert(to);
+        peer.queue.push_back(links, slot);
     }
 }
 

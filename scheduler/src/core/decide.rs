@@ -28,18 +28,24 @@ impl Core {
     /// An admitted request stands at `at`: counts it at every model it may still visit. Called at admission and
     /// whenever it was routed.
     pub(super) fn count_visits(&mut self, slot: usize, at: ModelId) {
-        let request = self.table.at(slot);
+        let request = self.table.at_mut(slot);
         let route = super::route_of(&self.routes, request.route);
-        let usage = request.account.usage();
-        let row = ReachRow {
-            model: at,
-            generated: request.generated(),
-            threshold: request.threshold,
-            visit: request.visit,
-            usage,
-        };
-        let open = route.router.may_visit(&row).intersection(route.reach).union(ModelSet::of(at));
-        self.set_visits(slot, open);
+        let mut open = ModelSet::of(at);
+        // The one model of a route is not asked for.
+        if route.reach != open {
+            let usage = request.account.usage();
+            let row = ReachRow {
+                model: at,
+                generated: request.generated(),
+                threshold: request.threshold,
+                visit: request.visit,
+                usage,
+            };
+            open = open.union(route.router.may_visit(&row).intersection(route.reach));
+        }
+        if request.may_visit != open {
+            self.set_visits(slot, open);
+        }
     }
 
     /// The request is not admitted any more.
@@ -50,9 +56,6 @@ impl Core {
     fn set_visits(&mut self, slot: usize, open: ModelSet) {
         let request = self.table.at_mut(slot);
         let before = std::mem::replace(&mut request.may_visit, open);
-        if before == open {
-            return;
-        }
         for model in before.without(open).iter() {
             self.visitors[model.index()] -= 1;
         }

@@ -2,7 +2,7 @@
 //! depend on the batch size alone, no jitter, no faults. The policy under test is the one in `Core`.
 
 use super::run::SimError;
-use crate::config::{CoreConfig, ModelLimits, NewRequest};
+use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
 use crate::core::Core;
 use crate::event::RowResult;
 use crate::ids::{MAX_MODELS, ModelId, Nanos, PAGE_TOKENS, RouteId};
@@ -115,6 +115,7 @@ impl ClosedLoop {
             policy: self.policy.clone(),
             prefix_cache: false,
             reserve_pages: 0,
+            handoff: Handoff::default(),
         };
         let mut core = Core::new(config, routes).map_err(|e| SimError(e.to_string()))?;
         if let Some(inputs) = self.inputs.clone() {
