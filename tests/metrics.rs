@@ -79,7 +79,7 @@ fn the_numbers_agree_with_the_answers() {
 
 #[test]
 fn the_status_endpoint_says_how_steps_are_scheduled() {
-    let server = server("[scheduling]\npolicy = \"threshold\"\nthreshold = [1, 3]");
+    let server = server("[scheduling]\npolicy = \"threshold\"\nthreshold = [1, 3]\nhandoff = \"readmit\"");
     let fresh = get(server.http, "/v1/scheduling").json();
     assert_eq!(fresh["policy"], "threshold: a model launches at small 1, large 3 ready requests");
     assert_eq!(

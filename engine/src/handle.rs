@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_scheduler::{
-    FinishReason, ModelId, ModelSet, Policy, RouteId, SubmitError, Threshold, Usage,
+    FinishReason, Handoff, ModelId, ModelSet, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
 use crate::status::EngineStatus;
@@ -173,6 +173,8 @@ pub struct EngineInfo {
     pub plan_table: String,
     /// The launch policy of the configuration.
     pub policy: Policy,
+    /// What a request takes along to another model.
+    pub handoff: Handoff,
 }
 
 /// The command could not be queued.

@@ -258,6 +258,7 @@ fn engine_info(
         capacity_tokens: plan.tokens,
         plan_table: plan.to_string(),
         policy: config.policy.clone(),
+        handoff: config.handoff,
     }
 }
 

@@ -8,6 +8,7 @@ use tokenrouter_engine::{EngineInfo, EngineStatus, ModelInfo, ModelStatus};
 use tokenrouter_scheduler::{ModelId, Policy, Thresholds};
 
 use crate::api::json;
+use crate::config::handoff_name;
 
 /// More requests than this are never admitted (`server.max_running`).
 const MOST_REQUESTS: usize = 4096;
@@ -19,6 +20,7 @@ pub fn scheduling_json(info: &EngineInfo, status: &EngineStatus) -> Vec<u8> {
     let models: Vec<Value> = info.models.iter().zip(&status.models).enumerate().map(model).collect();
     json::to_vec(&json!({
         "policy": words(&info.policy, &names),
+        "handoff": handoff_name(info.handoff),
         "requests": {"running": get(&status.running), "waiting": get(&status.waiting)},
         "guard_launches": get(&status.guard_launches),
         "models": models,

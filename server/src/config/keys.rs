@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 const TOP: &[&str] = &["model", "router", "scheduling", "budget", "server"];
 const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
-const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha"];
+const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha", "handoff"];
 const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len", "prefix_cache", "reserve_pages"];
 const SERVER: &[&str] = &[
     "http",

@@ -1,7 +1,8 @@
 //! The `[scheduling]` section: which policy launches steps, and its parameters.
 
 use serde::Deserialize;
-use tokenrouter_scheduler::{CountTable, Policy, PolicySpec, Thresholds};
+use tokenrouter_scheduler::router::closest;
+use tokenrouter_scheduler::{CountTable, Handoff, Policy, PolicySpec, Thresholds};
 use toml::Value;
 
 /// When a model launches a step. Changes speed only, never an answer.
@@ -19,11 +20,20 @@ pub struct SchedulingSection {
     pub beside: Option<Value>,
     /// Weight of expected arrivals against waiting requests. Read by `lookahead`.
     pub alpha: Option<f64>,
+    /// What a request takes along to another model: `resume` (its pages, at once) or `readmit` (nothing: it comes as
+    /// a new request, for comparison).
+    pub handoff: String,
 }
 
 impl Default for SchedulingSection {
     fn default() -> Self {
-        SchedulingSection { policy: "lookahead".into(), threshold: None, beside: None, alpha: None }
+        SchedulingSection {
+            policy: "lookahead".into(),
+            threshold: None,
+            beside: None,
+            alpha: None,
+            handoff: handoff_name(Handoff::default()).into(),
+        }
     }
 }
 
@@ -45,6 +55,30 @@ impl SchedulingSection {
             return Err(format!("scheduling.alpha is {alpha}; it must be a number above 0"));
         }
         Policy::from_spec(&spec).map_err(|e| format!("[scheduling]: {e}"))
+    }
+
+    /// What a handoff takes along.
+    ///
+    /// # Errors
+    /// One line that names the key and what would be right.
+    pub fn handoff(&self) -> Result<Handoff, String> {
+        let named = HANDOFFS.into_iter().find(|handoff| handoff_name(*handoff) == self.handoff);
+        named.ok_or_else(|| {
+            let near = closest(&self.handoff, HANDOFFS.into_iter().map(handoff_name));
+            let hint = near.map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
+            format!("scheduling.handoff is \"{}\"; it must be resume or readmit{hint}", self.handoff)
+        })
+    }
+}
+
+/// The words of `scheduling.handoff`.
+const HANDOFFS: [Handoff; 2] = [Handoff::Resume, Handoff::Readmit];
+
+/// The word for it in the configuration.
+pub(crate) fn handoff_name(handoff: Handoff) -> &'static str {
+    match handoff {
+        Handoff::Resume => "resume",
+        Handoff::Readmit => "readmit",
     }
 }
 
@@ -130,5 +164,15 @@ mod tests {
             let error = read(text).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn handoffs_by_name() {
+        let read =
+            |text: &str| toml::from_str::<SchedulingSection>(text).map_err(|e| e.to_string())?.handoff();
+        assert_eq!(read(""), Ok(Handoff::Resume));
+        assert_eq!(read("handoff = \"readmit\""), Ok(Handoff::Readmit));
+        let error = read("handoff = \"resum\"").expect_err("a typo");
+        assert!(error.contains("scheduling.handoff") && error.contains("did you mean \"resume\""), "{error}");
     }
 }

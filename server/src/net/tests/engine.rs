@@ -16,7 +16,7 @@ use tokenrouter_engine::handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
 };
 use tokenrouter_engine::{EngineState, EngineStatus};
-use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, Policy, RowFault, SubmitError, Usage};
+use tokenrouter_scheduler::{FailKind, FinishReason, Handoff, ModelId, Policy, RowFault, SubmitError, Usage};
 
 /// The test's view of the engine.
 pub(super) struct FakeEngine {
@@ -47,6 +47,7 @@ impl FakeEngine {
             capacity_tokens: 4096,
             plan_table: String::new(),
             policy: Policy::default(),
+            handoff: Handoff::default(),
         };
         let handle = EngineHandle::new(commands, reports, Box::new(|| {}), info, status.clone());
         (Self { log, status }, handle)
