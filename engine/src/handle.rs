@@ -156,8 +156,8 @@ pub struct RouteInfo {
     pub reach: ModelSet,
 }
 
-/// What is fixed once the engine has started.
-#[derive(Clone, Debug)]
+/// What is fixed once the engine has started. The default describes an engine without models.
+#[derive(Clone, Debug, Default)]
 pub struct EngineInfo {
     /// The models, in the order of the configuration.
     pub models: Vec<ModelInfo>,

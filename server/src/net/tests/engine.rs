@@ -16,7 +16,7 @@ use tokenrouter_engine::handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
 };
 use tokenrouter_engine::{EngineState, EngineStatus};
-use tokenrouter_scheduler::{FailKind, FinishReason, Handoff, ModelId, Policy, RowFault, SubmitError, Usage};
+use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, RowFault, SubmitError, Usage};
 
 /// The test's view of the engine.
 pub(super) struct FakeEngine {
@@ -41,13 +41,10 @@ impl FakeEngine {
         let model = ModelInfo { name: "small".into(), vocab: 256, context_len: 512, eos_ids: vec![0] };
         let info = EngineInfo {
             models: vec![model],
-            routes: Vec::new(),
             context_len: 512,
             eos_ids: vec![0],
             capacity_tokens: 4096,
-            plan_table: String::new(),
-            policy: Policy::default(),
-            handoff: Handoff::default(),
+            ..EngineInfo::default()
         };
         let handle = EngineHandle::new(commands, reports, Box::new(|| {}), info, status.clone());
         (Self { log, status }, handle)
