@@ -7,7 +7,7 @@ mod form;
 mod memory;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
-use crate::estimate::Estimates;
+use crate::estimate::{Estimates, Overlap};
 use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
@@ -81,6 +81,7 @@ pub struct Core {
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
     estimates: Estimates,
+    overlap: Overlap,
     inputs: PolicyInputs,
     /// Something has changed since the last decision.
     epoch: bool,
@@ -131,6 +132,7 @@ impl Core {
             last_seq: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
+            overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
             epoch: false,
             guard: config.guard,

@@ -43,12 +43,12 @@ impl Core {
         results: &[RowResult],
     ) -> Result<(), CompleteError> {
         let batch = self.batch(model).ok_or(CompleteError::NoBatch(model))?;
-        let (expected, fed, took) =
-            (batch.rows.len(), batch.fed_tokens, now.saturating_sub(batch.launched_at));
+        let (expected, fed, prompt) = (batch.rows.len(), batch.fed_tokens, batch.prompt_tokens);
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
-        self.estimates.add_step(model, fed, took);
+        let spent = self.overlap.end(model, now);
+        self.estimates.add_step(model, expected, fed, prompt, spent);
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         self.absorb(model, &rows, results);
@@ -67,6 +67,7 @@ impl Core {
             return;
         }
         self.epoch = true;
+        self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
         for row in &rows {
             self.unclaim(model, row);
@@ -192,20 +193,24 @@ impl Core {
             let slot = row.request.slot();
             let request = self.table.at_mut(slot);
             let route = route_of(&self.routes, request.route);
+            let before = request.tokens.len();
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
             match settle(guide, row, to, request, &mut self.effects) {
-                Outcome::Stay => self.make_ready(slot, model, model),
-                Outcome::HandOver(to) => self.make_ready(slot, model, to),
+                Outcome::Stay => self.make_ready(slot, model, model, true),
+                Outcome::HandOver(to) => {
+                    let committed = self.table.at(slot).tokens.len() > before;
+                    self.make_ready(slot, model, to, committed);
+                }
                 Outcome::Finish(reason) => self.finish(slot, reason, false),
             }
         }
     }
 
     /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
-    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId) {
+    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId, committed: bool) {
         self.leave_batch(from);
         if self.table.at(slot).may_visit.len() > 1 {
-            self.estimates.add_move(from, to);
+            self.estimates.add_move(from, to, committed);
         }
         self.count_visits(slot, to);
         let request = self.table.at_mut(slot);

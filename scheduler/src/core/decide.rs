@@ -1,6 +1,7 @@
 //! From the state to a decision: what the policy sees, who may still come, when the guard is over.
 
 use super::Core;
+use crate::estimate::Spent;
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
 use crate::policy::{ModelView, Plan, PolicyError};
 use crate::request::{Request, State};
@@ -65,7 +66,7 @@ impl Core {
     fn step_time(&self, model: ModelId) -> Option<Nanos> {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(1)),
-            None => self.estimates.step(model),
+            None => self.estimates.steps(model).usual(),
         }
     }
 
@@ -74,6 +75,15 @@ impl Core {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(rows)),
             None => self.estimates.latency(model, fed),
+        }
+    }
+
+    /// The part of a step alone that was done in the time spent: beside others the plan's slowdown counts, or the
+    /// estimate.
+    fn work_done(&self, model: ModelId, spent: Spent) -> Nanos {
+        match self.inputs.slowdown.get(model.index()) {
+            Some(slowdown) => spent.alone + (spent.beside as f64 / slowdown) as Nanos,
+            None => self.estimates.steps(model).done(spent),
         }
     }
 
@@ -126,7 +136,8 @@ impl Core {
                 }
             }
             let whole = self.step_time_of(sub.model, batch.rows.len(), batch.fed_tokens);
-            whole.map(|t| t.saturating_sub(now.saturating_sub(batch.launched_at)))
+            let spent = self.overlap.spent(sub.model, now);
+            whole.map(|t| t.saturating_sub(self.work_done(sub.model, spent)))
         } else {
             let rows = sub.queue.len().min(sub.most_rows());
             let mut fed = 0;

@@ -40,6 +40,7 @@ impl Core {
             spare -= row.len as usize - 1;
             batch.fed_tokens += row.len as usize;
             let request = self.table.at_mut(slot);
+            batch.prompt_tokens += prompt_part(&row, request.prompt_len);
             for &page in &request.pages[touched(&row)] {
                 self.pages.set_claim(page, model, batch.rows.len() as u32);
             }
@@ -54,6 +55,7 @@ impl Core {
         let runs = !batch.rows.is_empty();
         if runs {
             self.last_seq += 1;
+            self.overlap.start(model, now);
         }
         sub.close(batch, self.last_seq, now);
         runs
@@ -115,6 +117,11 @@ impl Core {
             self.pages.computed(page, model, end - (span.start + i) * PAGE_TOKENS);
         }
     }
+}
+
+/// The tokens of the prompt that a row feeds.
+fn prompt_part(row: &Row, prompt_len: u32) -> usize {
+    ((row.start + row.len).min(prompt_len) - row.start.min(prompt_len)) as usize
 }
 
 /// The entries of the block table that a row writes.
