@@ -28,25 +28,33 @@ mod chain;
 mod classes;
 mod climb;
 mod direct;
+mod draws;
 mod error;
+mod forecast;
 mod grid;
 mod outcomes;
 mod performance;
 mod reduce;
 mod rule;
+mod run;
+mod setting;
 mod solve;
 mod sparse;
 mod states;
 mod sweep;
 mod system;
+mod tail;
 mod thresholds;
 
 pub use chain::Chain;
 pub use climb::search_climbing;
+pub use draws::Draws;
 pub use error::PlanError;
+pub use forecast::{Forecast, ForecastSpec, forecast};
 pub use grid::Grid;
 pub use performance::{Performance, Solution};
 pub use rule::LaunchRule;
+pub use setting::Setting;
 pub use system::{StepQuanta, System, SystemSpec};
 pub use thresholds::{
     Evaluated, Limits, Table, closed_form, compare, count_feasible, evaluate, feasible, search_all,
