@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod candidate;
 mod chain;
 mod classes;
 mod climb;
@@ -34,15 +35,18 @@ mod forecast;
 mod grid;
 mod outcomes;
 mod performance;
+mod race;
 mod reduce;
 mod rule;
 mod run;
+mod search;
 mod setting;
 mod solve;
 mod sparse;
 mod states;
 mod sweep;
 mod system;
+mod table;
 mod tail;
 mod thresholds;
 
@@ -54,8 +58,10 @@ pub use forecast::{Forecast, ForecastSpec, forecast};
 pub use grid::Grid;
 pub use performance::{Performance, Solution};
 pub use rule::LaunchRule;
+pub use search::{SearchSpec, search_policy};
 pub use setting::Setting;
 pub use system::{StepQuanta, System, SystemSpec};
+pub use table::{PlanRow, PlanTable};
 pub use thresholds::{
     Evaluated, Limits, Table, closed_form, compare, count_feasible, evaluate, feasible, search_all,
 };

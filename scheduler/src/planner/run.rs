@@ -139,6 +139,11 @@ impl Run {
         self.done
     }
 
+    /// Epochs so far.
+    pub(super) fn epochs(&self) -> u64 {
+        self.sums.epochs
+    }
+
     /// The sums now, with what is in flight.
     pub(super) fn sums(&self, setting: &Prepared) -> Sums {
         let mut sums = self.sums;
