@@ -24,30 +24,44 @@
 //! # }
 //! ```
 
+mod candidate;
 mod chain;
 mod classes;
 mod climb;
 mod direct;
+mod draws;
 mod error;
+mod forecast;
 mod grid;
 mod outcomes;
 mod performance;
+mod race;
 mod reduce;
 mod rule;
+mod run;
+mod search;
+mod setting;
 mod solve;
 mod sparse;
 mod states;
 mod sweep;
 mod system;
+mod table;
+mod tail;
 mod thresholds;
 
 pub use chain::Chain;
 pub use climb::search_climbing;
+pub use draws::Draws;
 pub use error::PlanError;
+pub use forecast::{Forecast, ForecastSpec, forecast};
 pub use grid::Grid;
 pub use performance::{Performance, Solution};
 pub use rule::LaunchRule;
+pub use search::{SearchSpec, search_policy};
+pub use setting::Setting;
 pub use system::{StepQuanta, System, SystemSpec};
+pub use table::{PlanRow, PlanTable};
 pub use thresholds::{
     Evaluated, Limits, Table, closed_form, compare, count_feasible, evaluate, feasible, search_all,
 };

@@ -1,0 +1,94 @@
+//! The launch rules that a search tries: families with whole-number parameters, and where to start in each.
+
+use super::setting::Setting;
+use super::thresholds::closed_form;
+use crate::ids::MAX_MODELS;
+use crate::policy::{CountTable, Policy, Thresholds};
+
+/// Parameters of a family: one threshold per model, then H for [`Family::Hold`].
+pub(super) type Point = [u32; MAX_MODELS + 1];
+
+/// Rules that differ in numbers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// `threshold+hold(B)` and (B, H).
+    Hold,
+    /// One model at a time.
+    Exclusive,
+}
+
+/// Where the families stand for one setting and N.
+pub(super) struct Space {
+    models: usize,
+    requests: u32,
+    /// The model with the shortest step, as the rules see it.
+    base: usize,
+    /// B per model by the closed form.
+    closed: Point,
+    /// K per model: each peer's share of the requests that are with peers.
+    exclusive: Point,
+}
+
+impl Space {
+    pub(super) fn new(setting: &Setting, requests: usize) -> Self {
+        let models = setting.models();
+        let step = |i: usize, rows: usize| setting.latency[i].at(rows.clamp(1, setting.max_batch[i])) as f64;
+        let base = (0..models).min_by_key(|&i| (setting.latency[i].at(1), i)).unwrap_or(0);
+        let n = requests as u32;
+        let visits = setting.visits();
+        let peers: f64 = (0..models).filter(|&i| i != base).map(|i| visits[i]).sum();
+        let (mut closed, mut exclusive) = ([1; MAX_MODELS + 1], [1; MAX_MODELS + 1]);
+        for i in (0..models).filter(|&i| i != base) {
+            let half = (requests / 2).max(1);
+            closed[i] = closed_form(setting.routing[base][i], step(base, half), step(i, half), n);
+            // In the study K* is about 0.7 N over all peers.
+            let share = if peers > 0.0 { visits[i] / peers } else { 0.0 };
+            exclusive[i] = ((0.7 * share * f64::from(n)).round() as u32).clamp(1, n);
+        }
+        Self { models, requests: n, base, closed, exclusive }
+    }
+
+    /// Where to start a climb.
+    pub(super) fn start(&self, family: Family) -> Point {
+        match family {
+            Family::Hold => self.closed,
+            Family::Exclusive => self.exclusive,
+        }
+    }
+
+    /// How many coordinates a point has in a family, and which are fixed is left to [`Space::moves`].
+    fn coordinates(&self, family: Family) -> impl DoubleEndedIterator<Item = usize> {
+        let (models, base) = (self.models, self.base);
+        // The base of the exclusive rule has no threshold.
+        let beside = matches!(family, Family::Hold).then_some(MAX_MODELS);
+        (0..models).filter(move |&i| beside.is_some() || i != base).chain(beside)
+    }
+
+    /// The neighbours of a point, `step` up or down in one coordinate. Thresholds under which all could wait stay
+    /// out: there the rule for "nothing would run" decides, not they.
+    pub(super) fn moves(&self, family: Family, at: Point, step: u32) -> impl Iterator<Item = Point> {
+        let ways = self.coordinates(family).flat_map(|i| [(i, true), (i, false)]);
+        ways.filter_map(move |(i, up)| {
+            let mut next = at;
+            next[i] = if up { at[i] + step } else { at[i].saturating_sub(step).max(1) };
+            next[i] = next[i].min(self.requests);
+            let waiting: u64 = next[..self.models].iter().map(|&b| u64::from(b) - 1).sum();
+            (next != at && waiting < u64::from(self.requests)).then_some(next)
+        })
+    }
+
+    /// The point with H so large that the base never runs beside a peer's batch, or half-way there.
+    pub(super) fn beside(&self, mut at: Point, h: u32) -> Point {
+        at[MAX_MODELS] = h.clamp(1, self.requests);
+        at
+    }
+
+    /// The rule at a point.
+    pub(super) fn policy(&self, family: Family, at: Point) -> Policy {
+        let thresholds = Thresholds::constants(&at[..self.models]);
+        match family {
+            Family::Hold => Policy::Hold { thresholds, beside: CountTable::constant(at[MAX_MODELS]) },
+            Family::Exclusive => Policy::Exclusive(thresholds),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The search for the best launch rule for one number of requests: a race of candidates by forecast.
+
+use super::candidate::{Family, Point, Space};
+use super::draws::Draws;
+use super::error::PlanError;
+use super::forecast::steps_for;
+use super::race::Race;
+use super::run::Prepared;
+use super::setting::Setting;
+use super::table::PlanRow;
+use crate::ids::{MAX_MODELS, Nanos};
+use crate::policy::Policy;
+
+/// Rates within this (relative) are equal: the rule with less to tune is taken.
+const TIE: f64 = 2e-3;
+/// Weights of the arrivals that lookahead is tried with; above 1 its worst cases are better (section 5 of the study).
+const ALPHAS: [f64; 2] = [1.0, 1.15];
+/// A climb sees this part of the rows.
+const COARSE: u64 = 8;
+/// ...and at least so many per request.
+const COARSE_PER_REQUEST: u64 = 128;
+/// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
+const CLIMB_COST: f64 = 1.3;
+const FINAL_COST: f64 = 1.3;
+/// Most candidates in the final.
+const FINALISTS: usize = 7;
+
+/// What to search for, and how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchSpec {
+    /// The most that the 99th percentile of the time between two tokens may be. If nothing keeps it, the candidate
+    /// that comes nearest is taken.
+    pub p99_limit: Option<Nanos>,
+    /// Rows (request-steps) of the simulation of a finalist; the work of a whole search is about ten times this.
+    pub request_steps: u64,
+    /// Seeds the draws.
+    pub seed: u64,
+}
+
+impl Default for SearchSpec {
+    /// No limit; 30,000 rows.
+    fn default() -> Self {
+        Self { p99_limit: None, request_steps: 30_000, seed: 1 }
+    }
+}
+
+/// The launch rule with the highest forecast rate for `requests` requests that keeps the limit on the tail. Pure:
+/// equal arguments give equal plans.
+///
+/// # Errors
+/// As [`Setting::check`]; no requests, or more than 65,536.
+pub fn search_policy(setting: &Setting, requests: usize, spec: &SearchSpec) -> Result<PlanRow, PlanError> {
+    setting.check_for(requests)?;
+    let draws = Draws::new(setting, steps_for(spec.request_steps, requests), spec.seed)?;
+    Ok(search_with(setting, requests, spec, &draws, &[]))
+}
+
+/// As [`search_policy`], for a checked setting. `hints` are tried as well.
+pub(super) fn search_with(
+    setting: &Setting,
+    requests: usize,
+    spec: &SearchSpec,
+    draws: &Draws,
+    hints: &[Policy],
+) -> PlanRow {
+    let prepared = Prepared::new(setting, requests);
+    let full = steps_for(spec.request_steps, requests);
+    let coarse = (full / COARSE).max(COARSE_PER_REQUEST * requests as u64).min(full);
+    let mut search = Search {
+        space: Space::new(setting, requests),
+        race: Race::new(&prepared, draws, spec.p99_limit, coarse / 4),
+        coarse,
+        cap: CLIMB_COST * full as f64,
+    };
+    let simple = simple_rules(setting.models(), requests);
+    let mut finalists: Vec<usize> = simple.into_iter().map(|p| search.race.enter(p, coarse)).collect();
+    for hint in hints {
+        search.race.enter(hint.clone(), coarse);
+    }
+    if setting.models() > 1 && requests > 1 {
+        search.families(requests as u32);
+    }
+    search.add_finalists(&mut finalists);
+    let best = search.decide(&finalists, full);
+    let winner = &search.race.entrants[best];
+    PlanRow { policy: winner.policy.clone(), tokens_per_s: winner.score.tokens_per_s, p99: winner.score.p99 }
+}
+
+/// The rules without numbers to tune, in the order in which ties are decided. Alone, or with one model, all rules
+/// are the same.
+fn simple_rules(models: usize, requests: usize) -> Vec<Policy> {
+    let mut rules: Vec<Policy> = ALPHAS.iter().map(|&alpha| Policy::Lookahead { alpha }).collect();
+    rules.push(Policy::Eager);
+    if models == 1 || requests == 1 {
+        rules.truncate(1);
+    }
+    rules
+}
+
+struct Search<'a> {
+    space: Space,
+    race: Race<'a>,
+    /// Rows of a candidate in a climb.
+    coarse: u64,
+    /// No more climbing when so much is spent.
+    cap: f64,
+}
+
+impl Search<'_> {
+    /// Climbs in every family.
+    fn families(&mut self, requests: u32) {
+        let stride = (requests / 4).max(1);
+        let alone = self.space.start(Family::Exclusive);
+        self.climb(Family::Exclusive, alone, (requests / 8).max(1));
+        let start = self.space.start(Family::Hold);
+        let found = self.climb(Family::Hold, start, (requests / 8).max(1));
+        // Where overlap costs, the good H is far from 1, with a valley between.
+        let far = self.space.beside(found, found[MAX_MODELS] + stride);
+        self.climb(Family::Hold, far, (stride / 2).max(1));
+    }
+
+    /// Uphill from `start`, with steps that are halved where nothing is better. Says where it ended.
+    fn climb(&mut self, family: Family, start: Point, mut step: u32) -> Point {
+        let mut at = start;
+        let mut top = self.enter(family, at);
+        loop {
+            let mut moved = false;
+            let next: Vec<Point> = self.space.moves(family, at, step).collect();
+            for point in next {
+                if self.race.spent() > self.cap {
+                    return at;
+                }
+                let index = self.enter(family, point);
+                if self.race.better(index, top) {
+                    (at, top, moved) = (point, index, true);
+                }
+            }
+            if !moved {
+                if step == 1 {
+                    return at;
+                }
+                step /= 2;
+            }
+        }
+    }
+
+    fn enter(&mut self, family: Family, at: Point) -> usize {
+        self.race.enter(self.space.policy(family, at), self.coarse)
+    }
+
+    /// The best of the rest join the final.
+    fn add_finalists(&self, finalists: &mut Vec<usize>) {
+        let mut rest: Vec<usize> = (0..self.race.entrants.len()).filter(|i| !finalists.contains(i)).collect();
+        rest.sort_by(|&a, &b| self.race.compare(b, a));
+        finalists.extend(rest.into_iter().take(FINALISTS - finalists.len().min(FINALISTS)));
+    }
+
+    /// Runs the final and says who has won.
+    fn decide(&mut self, finalists: &[usize], full: u64) -> usize {
+        // Few requests make many epochs of the same rows: the final is cut to what it may cost.
+        let price: f64 = finalists.iter().map(|&i| self.race.price(i, full)).sum();
+        let share = (FINAL_COST * full as f64 / price).min(1.0);
+        let rows = ((full as f64 * share) as u64).max(self.coarse);
+        finalists.iter().for_each(|&i| self.race.extend(i, rows));
+        let mut best = finalists[0];
+        for &i in finalists {
+            if self.race.better(i, best) {
+                best = i;
+            }
+        }
+        let top = self.race.entrants[best].score;
+        let ties = |&&i: &&usize| {
+            let score = self.race.entrants[i].score;
+            self.race.keeps(score) && score.tokens_per_s >= top.tokens_per_s * (1.0 - TIE)
+        };
+        // The finalists are in the order of preference.
+        if self.race.keeps(top) { finalists.iter().find(ties).copied().unwrap_or(best) } else { best }
+    }
+}
