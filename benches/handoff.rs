@@ -34,6 +34,7 @@ fn running_core(requests: usize, context: usize, router: Box<dyn Router>) -> Cor
         policy: Policy::Eager,
         prefix_cache: true,
         reserve_pages: 0,
+        planner: None,
     };
     let mut core = Core::new(config, vec![router]).expect("a legal configuration");
     for client in 0..requests as u64 {

@@ -5,6 +5,7 @@ mod complete;
 mod decide;
 mod form;
 mod memory;
+mod plan;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::{Estimates, Overlap};
@@ -12,6 +13,7 @@ use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
+use crate::pilot::Pilot;
 use crate::policy::{PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
@@ -83,6 +85,10 @@ pub struct Core {
     estimates: Estimates,
     overlap: Overlap,
     inputs: PolicyInputs,
+    /// The online planner, if one is configured.
+    pilot: Option<Box<Pilot>>,
+    /// Admitted requests that may visit more than one model.
+    routed: usize,
     /// Something has changed since the last decision.
     epoch: bool,
     /// The guard time of the last decision.
@@ -134,6 +140,8 @@ impl Core {
             estimates: Estimates::new(config.models.len()),
             overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
+            pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
+            routed: 0,
             epoch: false,
             guard: config.guard,
             config,
@@ -231,7 +239,7 @@ impl Core {
         }
         self.epoch = false;
         let views = self.views(now);
-        let decision = decide(&self.config.policy, &views[..self.subservers.len()]);
+        let decision = decide(self.policy(), &views[..self.subservers.len()]);
         let mut launched = self.form_all(decision.launch, now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
             // Those the policy chose lack pages. The first in order does not: it takes them from the others.

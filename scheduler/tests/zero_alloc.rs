@@ -53,6 +53,7 @@ fn core(rows: usize) -> Core {
         policy: Policy::Eager,
         prefix_cache: true,
         reserve_pages: 2,
+        planner: None,
     };
     let routes: Vec<Box<dyn Router>> = vec![
         Box::new(RStitch::new(A, B, Threshold::Value(0.03))),

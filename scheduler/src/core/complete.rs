@@ -53,7 +53,8 @@ impl Core {
         let rows = self.subservers[model.index()].land();
         self.absorb(model, &rows, results);
         self.route(model, &rows, results);
-        self.walk(model);
+        let committed = self.walk(model);
+        self.note_landed(now, committed, prompt);
         self.return_cut(model);
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
@@ -186,8 +187,9 @@ impl Core {
         }
     }
 
-    /// Walks every sampled candidate and moves its request on.
-    fn walk(&mut self, model: ModelId) {
+    /// Walks every sampled candidate and moves its request on. Returns how many were committed.
+    fn walk(&mut self, model: ModelId) -> u64 {
+        let mut total = 0;
         for i in 0..self.scratch.sampled.len() {
             let (row, to) = (&self.scratch.rows[i], self.scratch.to[i]);
             let slot = row.request.slot();
@@ -195,15 +197,16 @@ impl Core {
             let route = route_of(&self.routes, request.route);
             let before = request.tokens.len();
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
-            match settle(guide, row, to, request, &mut self.effects) {
+            let outcome = settle(guide, row, to, request, &mut self.effects);
+            let committed = request.tokens.len() > before;
+            total += u64::from(committed);
+            match outcome {
                 Outcome::Stay => self.make_ready(slot, model, model, true),
-                Outcome::HandOver(to) => {
-                    let committed = self.table.at(slot).tokens.len() > before;
-                    self.make_ready(slot, model, to, committed);
-                }
+                Outcome::HandOver(to) => self.make_ready(slot, model, to, committed),
                 Outcome::Finish(reason) => self.finish(slot, reason, false),
             }
         }
+        total
     }
 
     /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.

@@ -54,6 +54,8 @@ impl Core {
         if before == open {
             return;
         }
+        self.routed += usize::from(open.len() > 1);
+        self.routed -= usize::from(before.len() > 1);
         for model in before.without(open).iter() {
             self.visitors[model.index()] -= 1;
         }
@@ -101,6 +103,7 @@ impl Core {
     /// What the policy sees now.
     pub(super) fn views(&self, now: Nanos) -> [ModelView; MAX_MODELS] {
         let mut views = [ModelView::default(); MAX_MODELS];
+        let predicts = self.policy().predicts();
         for (view, sub) in views.iter_mut().zip(&self.subservers) {
             let front = sub.queue.front().map(|slot| self.table.at(slot));
             *view = ModelView {
@@ -114,7 +117,7 @@ impl Core {
                 step: self.step_time(sub.model),
                 ..ModelView::default()
             };
-            if self.config.policy.predicts() {
+            if predicts {
                 self.predict(sub, now, view);
             }
         }

@@ -32,6 +32,17 @@ impl Estimates {
         if self.models[model.index()].0.add(rows, fed, prompt, spent) {
             self.changed = Some(self.decisions);
         }
+        self.share_losses();
+    }
+
+    /// Tells every model what the others lose beside others, each by how much it knows.
+    fn share_losses(&mut self) {
+        let known = |(steps, _): &(StepTimes, Moves)| (steps.knowledge(), steps.knowledge() * steps.loss());
+        let (total, sum) = self.models.iter().map(known).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        for (steps, _) in &mut self.models {
+            let (own, own_sum) = (steps.knowledge(), steps.knowledge() * steps.loss());
+            steps.set_prior(((sum - own_sum) / (total - own + 1.0)).max(0.0));
+        }
     }
 
     /// A request that had the choice went from `from` to `to` (which may be the same) with its candidate committed,

@@ -6,8 +6,10 @@
 //!
 //! *Slowdown.* A step that runs beside others for a share `x` of its time progresses then at `1 / s` of its speed:
 //! its speed over all, `1 / time`, is `(1 - c x) / alone` with `c = 1 - 1 / s`. So `c` is the slope of the speed over
-//! the share within a bucket of fed tokens, from all buckets together, pulled to 0 (no slowdown) while the share
-//! hardly varies. What a step alone takes follows from it.
+//! the share within a bucket of fed tokens, from all buckets together. While the share hardly varies it is pulled to
+//! that of the other models, which run on the same device, and to 0 (no slowdown) while they know nothing either.
+//! What a step alone takes follows from it. It is forgotten only as far as new shares say something else: a policy
+//! that never lets two models run together teaches nothing about what happens when they do.
 //!
 //! *Changes.* The ratio of time to prediction is watched over the last few steps. When its mean is off by three
 //! standard errors (and 5 %), and that of the next few steps too, every bucket is scaled by it and starts again.
@@ -19,10 +21,12 @@ use crate::ids::Nanos;
 const BUCKETS: usize = 64;
 /// A mean follows the last so many samples.
 const WINDOW: f64 = 32.0;
-/// The slope follows the last so many steps.
-const SLOPE_WINDOW: f64 = 300.0;
-/// The slope is pulled to 0 as by this sum of squares: two steps that differ by half in their share.
+/// The slope follows as many of the last steps as have this sum of squared deviations of the share.
+const SLOPE_WINDOW: f64 = 20.0;
+/// The slope is pulled as by this sum of squares: two steps that differ by half in their share.
 const PULL: f64 = 0.5;
+/// Tokens per row follow the last so many steps.
+const ROWS_WINDOW: f64 = 300.0;
 /// The short window of the ratio of time to prediction, in steps, and that of its spread.
 const SHORT: usize = 6;
 const SPREAD_WINDOW: f64 = 60.0;
@@ -65,10 +69,11 @@ pub(crate) struct StepTimes {
     /// Fed tokens per row, over steps that fed no prompt.
     fed_per_row: f64,
     rows_seen: f64,
-    /// Sums over deviations from the bucket's means: share times relative speed, share squared; and the mean share.
+    /// Sums over deviations from the bucket's means: share times speed (in units of the speed alone), share squared.
     cross: f64,
     square: f64,
-    mean_share: f64,
+    /// c of the other models.
+    prior: f64,
     /// The relative variance of times in a bucket.
     noise: f64,
     /// The last ratios of time to prediction, how many there were, and their mean square distance from 1.
@@ -90,7 +95,7 @@ impl StepTimes {
             rows_seen: 0.0,
             cross: 0.0,
             square: 0.0,
-            mean_share: 0.0,
+            prior: 0.0,
             noise: 0.0,
             ratios: [1.0; SHORT],
             watched: 0,
@@ -109,10 +114,10 @@ impl StepTimes {
         self.steps = (self.steps + 1.0).min(WINDOW);
         self.usual += (time - self.usual) / self.steps;
         if prompt == 0 {
-            self.rows_seen = (self.rows_seen + 1.0).min(SLOPE_WINDOW);
+            self.rows_seen = (self.rows_seen + 1.0).min(ROWS_WINDOW);
             self.fed_per_row += (fed as f64 / rows.max(1) as f64 - self.fed_per_row) / self.rows_seen;
         }
-        let predicted = self.alone(fed).map(|alone| alone / (1.0 - self.slope() * share));
+        let predicted = self.alone(fed).map(|alone| alone / (1.0 - self.loss() * share));
         let at = bucket(fed);
         self.add_slope(at, time, share);
         self.buckets[at].add(time, fed as f64, share);
@@ -121,17 +126,17 @@ impl StepTimes {
 
     fn add_slope(&mut self, at: usize, time: f64, share: f64) {
         let before = self.buckets[at];
-        self.mean_share += (share - self.mean_share) / self.steps;
         if before.samples < 1.0 {
             return;
         }
         // A deviation from a mean over few counts less by the variance of that mean.
         let weight = before.samples / (before.samples + 1.0);
-        let (x, y) = (share - before.share, 1.0 / (time * before.speed) - 1.0);
-        let kept = 1.0 - 1.0 / SLOPE_WINDOW;
+        let unit = 1.0 - self.loss() * before.share;
+        let (x, y) = (share - before.share, unit * (1.0 / (time * before.speed) - 1.0));
+        let kept = 1.0 - weight * x * x / SLOPE_WINDOW;
         self.cross = self.cross * kept + weight * x * y;
         self.square = self.square * kept + weight * x * x;
-        let rest = y - x * self.cross / (self.square + PULL);
+        let rest = (y + x * self.loss()) / unit;
         self.noise += (weight * rest * rest - self.noise) / self.steps;
     }
 
@@ -184,19 +189,28 @@ impl StepTimes {
     }
 
     /// c: the share of its speed that the model loses beside others, 0 to 0.95.
-    fn slope(&self) -> f64 {
-        let slope = self.cross / (self.square + PULL);
-        (-slope / (1.0 - slope * self.mean_share)).clamp(0.0, 0.95)
+    pub(crate) fn loss(&self) -> f64 {
+        ((PULL * self.prior - self.cross) / (self.square + PULL)).clamp(0.0, 0.95)
+    }
+
+    /// How much is known about it: the sum of squared deviations of the share.
+    pub(crate) fn knowledge(&self) -> f64 {
+        self.square
+    }
+
+    /// What the other models lose.
+    pub(crate) fn set_prior(&mut self, loss: f64) {
+        self.prior = loss;
     }
 
     /// s: how much longer a step takes while other models run; 1 while nothing is known.
     pub(crate) fn slowdown(&self) -> f64 {
-        1.0 / (1.0 - self.slope())
+        1.0 / (1.0 - self.loss())
     }
 
     /// The part of a step alone that was done in the time spent so far, in ns.
     pub(crate) fn done(&self, spent: Spent) -> Nanos {
-        spent.alone + (spent.beside as f64 * (1.0 - self.slope())) as Nanos
+        spent.alone + (spent.beside as f64 * (1.0 - self.loss())) as Nanos
     }
 
     /// The usual time of a step as it was; none before the first.
@@ -229,7 +243,7 @@ impl StepTimes {
         let bucket = &self.buckets[i];
         // The mean of a time is longer than its mean speed says, by the time's variance.
         let noise = 1.0 + self.noise.min(MOST_SPREAD);
-        let time = noise * (1.0 - self.slope() * bucket.share) / bucket.speed;
+        let time = noise * (1.0 - self.loss() * bucket.share) / bucket.speed;
         (bucket.samples > 0.0).then_some((bucket.fed, time))
     }
 
@@ -371,6 +385,20 @@ mod tests {
             let latency = times.latency(2).unwrap() as f64 / 1.4e6;
             assert!((latency - 1.0).abs() < 0.06, "{s}: alone {latency}");
         }
+    }
+
+    /// Exclusive rules teach nothing about running together; what was known before stays known.
+    #[test]
+    fn the_slowdown_is_not_forgotten_while_nothing_runs_beside() {
+        let mixed = (0..200).map(|i| match i % 2 {
+            0 => (4, alone(1_000_000)),
+            _ => (4, Spent { alone: 0, beside: 1_500_000 }),
+        });
+        let mut times = times(mixed);
+        (0..5_000).for_each(|_| {
+            times.add(4, 4, 0, alone(1_000_000));
+        });
+        assert!((times.slowdown() - 1.5).abs() < 0.05, "{}", times.slowdown());
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl PlanTable {
         &self.rows[requests.clamp(1, self.rows.len()) - 1]
     }
 
+    /// Multiplies every forecast rate.
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.rows.iter_mut().for_each(|row| row.tokens_per_s *= factor);
+    }
+
     /// The most requests that there is a row for.
     pub fn len(&self) -> usize {
         self.rows.len()

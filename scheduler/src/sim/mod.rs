@@ -7,13 +7,16 @@
 //! any scheduler: whatever the latencies, limits, cancels and faults, [`check`] compares the two.
 //!
 //! [`ClosedLoop`] is the setting of the throughput model instead: requests that never end over devices without jitter,
-//! to compare `Core` under a policy with exact values.
+//! to compare `Core` under a policy with exact values; [`ChangingLoop`] has the same devices and changes under way, to
+//! see what the online planner makes of it.
 //!
 //! A [`Scenario`] is made from a seed; the same seed replays the same run, event for event.
 
+mod changing;
 mod check;
 mod closed;
 mod device;
+mod devices;
 mod matrix;
 mod model;
 mod random;
@@ -23,6 +26,7 @@ mod reference;
 mod run;
 mod scenario;
 
+pub use changing::{ChangingLoop, ChangingOutcome, Moment, Phase};
 pub use check::check;
 pub use closed::{ClosedLoop, ClosedOutcome};
 pub use device::DeviceSpec;

@@ -113,6 +113,7 @@ impl Scenario {
             policy: random_policy(&mut Random::new(seed ^ 0x0b01_1c1e), models),
             prefix_cache: random.chance(0.8),
             reserve_pages: if crowded { 0 } else { random.size(0, 3) },
+            planner: None,
         };
         let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
         let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
