@@ -109,39 +109,58 @@ struct Search<'a> {
 impl Search<'_> {
     /// Climbs in every family.
     fn families(&mut self, requests: u32) {
-        let stride = (requests / 4).max(1);
-        let alone = self.space.start(Family::Exclusive);
-        self.climb(Family::Exclusive, alone, (requests / 8).max(1));
+        let step = (requests / 8).max(1);
         let start = self.space.start(Family::Hold);
-        let found = self.climb(Family::Hold, start, (requests / 8).max(1));
+        let found = self.climb(Family::Hold, start, step);
+        if !self.keeps(Family::Hold, found) {
+            // The tail grows with B in steps, with plains between on which a climb from above is lost.
+            self.climb(Family::Hold, [1; MAX_MODELS + 1], step);
+        }
+        let alone = self.space.start(Family::Exclusive);
+        self.climb(Family::Exclusive, alone, step);
         // Where overlap costs, the good H is far from 1, with a valley between.
-        let far = self.space.beside(found, found[MAX_MODELS] + stride);
-        self.climb(Family::Hold, far, (stride / 2).max(1));
+        let far = self.space.beside(found, found[MAX_MODELS] + (requests / 4).max(1));
+        self.climb(Family::Hold, far, step);
     }
 
-    /// Uphill from `start`, with steps that are halved where nothing is better. Says where it ended.
+    /// Uphill from `start`, one coordinate after the other, with steps that are halved where nothing is better. Says
+    /// where it ended.
     fn climb(&mut self, family: Family, start: Point, mut step: u32) -> Point {
+        let coordinates = self.space.coordinates(family);
         let mut at = start;
         let mut top = self.enter(family, at);
         loop {
-            let mut moved = false;
-            let next: Vec<Point> = self.space.moves(family, at, step).collect();
-            for point in next {
-                if self.race.spent() > self.cap {
-                    return at;
-                }
-                let index = self.enter(family, point);
-                if self.race.better(index, top) {
-                    (at, top, moved) = (point, index, true);
+            let before = at;
+            for &coordinate in &coordinates {
+                for up in [true, false] {
+                    let from = at;
+                    while let Some(next) = self.space.moved(at, coordinate, up, step) {
+                        if self.race.spent() > self.cap {
+                            return at;
+                        }
+                        let index = self.enter(family, next);
+                        if !self.race.better(index, top) {
+                            break;
+                        }
+                        (at, top) = (next, index);
+                    }
+                    if at != from {
+                        break;
+                    }
                 }
             }
-            if !moved {
+            if at == before {
                 if step == 1 {
                     return at;
                 }
                 step /= 2;
             }
         }
+    }
+
+    fn keeps(&mut self, family: Family, at: Point) -> bool {
+        let index = self.enter(family, at);
+        self.race.keeps(self.race.entrants[index].score)
     }
 
     fn enter(&mut self, family: Family, at: Point) -> usize {
