@@ -2,7 +2,7 @@
 
 use super::setting::Setting;
 use super::thresholds::closed_form;
-use crate::ids::MAX_MODELS;
+use crate::ids::{MAX_MODELS, ModelId};
 use crate::policy::{CountTable, Policy, Thresholds};
 
 /// Parameters of a family: one threshold per model, then H for [`Family::Hold`].
@@ -89,5 +89,28 @@ impl Space {
             Family::Hold => Policy::Hold { thresholds, beside: CountTable::constant(at[MAX_MODELS]) },
             Family::Exclusive => Policy::Exclusive(thresholds),
         }
+    }
+}
+
+/// The rule for `to` requests that corresponds to one for `from`: numbers of requests in proportion, rounded up or
+/// down.
+pub(super) fn scaled(policy: &Policy, models: usize, from: usize, to: usize, up: bool) -> Policy {
+    // One is no wait at all, whatever the number of requests.
+    let number = |value: usize| match value {
+        0 | 1 => 1,
+        _ => ((value * to + if up { from.saturating_sub(1) } else { 0 }) / from.max(1)).max(1) as u32,
+    };
+    let all = |t: &Thresholds| {
+        let values: Vec<u32> = (0..models).map(|i| number(t.at(ModelId(i as u8), from))).collect();
+        Thresholds::constants(&values)
+    };
+    match policy {
+        Policy::Exclusive(k) => Policy::Exclusive(all(k)),
+        Policy::Threshold(b) => Policy::Threshold(all(b)),
+        Policy::Hold { thresholds, beside } => {
+            let beside = CountTable::constant(number(beside.at(from)));
+            Policy::Hold { thresholds: all(thresholds), beside }
+        }
+        Policy::StepSync | Policy::Eager | Policy::Lookahead { .. } => policy.clone(),
     }
 }

@@ -22,6 +22,8 @@ const COARSE_PER_REQUEST: u64 = 128;
 /// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
 const CLIMB_COST: f64 = 1.3;
 const FINAL_COST: f64 = 1.3;
+/// Spent on the final where nothing is climbed.
+const BETWEEN_COST: f64 = 0.4;
 /// Most candidates in the final.
 const FINALISTS: usize = 7;
 
@@ -52,16 +54,24 @@ impl Default for SearchSpec {
 pub fn search_policy(setting: &Setting, requests: usize, spec: &SearchSpec) -> Result<PlanRow, PlanError> {
     setting.check_for(requests)?;
     let draws = Draws::new(setting, steps_for(spec.request_steps, requests), spec.seed)?;
-    Ok(search_with(setting, requests, spec, &draws, &[]))
+    Ok(search_with(setting, requests, spec, &draws, &Candidates { hints: Vec::new(), climb: true }))
 }
 
-/// As [`search_policy`], for a checked setting. `hints` are tried as well.
+/// What is tried beside the rules without parameters.
+pub(super) struct Candidates {
+    /// These.
+    pub(super) hints: Vec<Policy>,
+    /// Whether the families are climbed; without, the search is several times cheaper.
+    pub(super) climb: bool,
+}
+
+/// As [`search_policy`], for a checked setting.
 pub(super) fn search_with(
     setting: &Setting,
     requests: usize,
     spec: &SearchSpec,
     draws: &Draws,
-    hints: &[Policy],
+    candidates: &Candidates,
 ) -> PlanRow {
     let prepared = Prepared::new(setting, requests);
     let full = steps_for(spec.request_steps, requests);
@@ -74,14 +84,17 @@ pub(super) fn search_with(
     };
     let simple = simple_rules(setting.models(), requests);
     let mut finalists: Vec<usize> = simple.into_iter().map(|p| search.race.enter(p, coarse)).collect();
-    for hint in hints {
-        search.race.enter(hint.clone(), coarse);
-    }
-    if setting.models() > 1 && requests > 1 {
-        search.families(requests as u32);
+    if finalists.len() > 1 {
+        for hint in &candidates.hints {
+            search.race.enter(hint.clone(), coarse);
+        }
+        if candidates.climb {
+            search.families(requests as u32);
+        }
     }
     search.add_finalists(&mut finalists);
-    let best = search.decide(&finalists, full);
+    let cost = if candidates.climb { FINAL_COST } else { BETWEEN_COST };
+    let best = search.decide(&finalists, full, cost * full as f64);
     let winner = &search.race.entrants[best];
     PlanRow { policy: winner.policy.clone(), tokens_per_s: winner.score.tokens_per_s, p99: winner.score.p99 }
 }
@@ -174,11 +187,11 @@ impl Search<'_> {
         finalists.extend(rest.into_iter().take(FINALISTS - finalists.len().min(FINALISTS)));
     }
 
-    /// Runs the final and says who has won.
-    fn decide(&mut self, finalists: &[usize], full: u64) -> usize {
+    /// Runs the final, for at most `cost` epochs, and says who has won.
+    fn decide(&mut self, finalists: &[usize], full: u64, cost: f64) -> usize {
         // Few requests make many epochs of the same rows: the final is cut to what it may cost.
         let price: f64 = finalists.iter().map(|&i| self.race.price(i, full)).sum();
-        let share = (FINAL_COST * full as f64 / price).min(1.0);
+        let share = (cost / price).min(1.0);
         let rows = ((full as f64 * share) as u64).max(self.coarse);
         finalists.iter().for_each(|&i| self.race.extend(i, rows));
         let mut best = finalists[0];
