@@ -2,7 +2,7 @@
 
 use super::setting::Setting;
 use super::thresholds::closed_form;
-use crate::ids::MAX_MODELS;
+use crate::ids::{MAX_MODELS, ModelId};
 use crate::policy::{CountTable, Policy, Thresholds};
 
 /// Parameters of a family: one threshold per model, then H for [`Family::Hold`].
@@ -56,28 +56,27 @@ impl Space {
         }
     }
 
-    /// How many coordinates a point has in a family, and which are fixed is left to [`Space::moves`].
-    fn coordinates(&self, family: Family) -> impl DoubleEndedIterator<Item = usize> {
-        let (models, base) = (self.models, self.base);
-        // The base of the exclusive rule has no threshold.
-        let beside = matches!(family, Family::Hold).then_some(MAX_MODELS);
-        (0..models).filter(move |&i| beside.is_some() || i != base).chain(beside)
+    /// The coordinates that a climb moves in, the most telling first: the peers' thresholds, H, the base's threshold.
+    pub(super) fn coordinates(&self, family: Family) -> Vec<usize> {
+        let peers = (0..self.models).filter(|&i| i != self.base);
+        match family {
+            Family::Hold => peers.chain([MAX_MODELS, self.base]).collect(),
+            // The base of the exclusive rule has no threshold.
+            Family::Exclusive => peers.collect(),
+        }
     }
 
-    /// The neighbours of a point, `step` up or down in one coordinate. Thresholds under which all could wait stay
-    /// out: there the rule for "nothing would run" decides, not they.
-    pub(super) fn moves(&self, family: Family, at: Point, step: u32) -> impl Iterator<Item = Point> {
-        let ways = self.coordinates(family).flat_map(|i| [(i, true), (i, false)]);
-        ways.filter_map(move |(i, up)| {
-            let mut next = at;
-            next[i] = if up { at[i] + step } else { at[i].saturating_sub(step).max(1) };
-            next[i] = next[i].min(self.requests);
-            let waiting: u64 = next[..self.models].iter().map(|&b| u64::from(b) - 1).sum();
-            (next != at && waiting < u64::from(self.requests)).then_some(next)
-        })
+    /// The point `step` up or down in one coordinate; none at the end of the range. Thresholds under which all could
+    /// wait stay out: there the rule for "nothing would run" decides, not they.
+    pub(super) fn moved(&self, at: Point, coordinate: usize, up: bool, step: u32) -> Option<Point> {
+        let mut next = at;
+        let to = if up { at[coordinate] + step } else { at[coordinate].saturating_sub(step) };
+        next[coordinate] = to.clamp(1, self.requests);
+        let waiting: u64 = next[..self.models].iter().map(|&b| u64::from(b) - 1).sum();
+        (next != at && waiting < u64::from(self.requests)).then_some(next)
     }
 
-    /// The point with H so large that the base never runs beside a peer's batch, or half-way there.
+    /// The same thresholds with another H.
     pub(super) fn beside(&self, mut at: Point, h: u32) -> Point {
         at[MAX_MODELS] = h.clamp(1, self.requests);
         at
@@ -90,5 +89,28 @@ impl Space {
             Family::Hold => Policy::Hold { thresholds, beside: CountTable::constant(at[MAX_MODELS]) },
             Family::Exclusive => Policy::Exclusive(thresholds),
         }
+    }
+}
+
+/// The rule for `to` requests that corresponds to one for `from`: numbers of requests in proportion, rounded up or
+/// down.
+pub(super) fn scaled(policy: &Policy, models: usize, from: usize, to: usize, up: bool) -> Policy {
+    // One is no wait at all, whatever the number of requests.
+    let number = |value: usize| match value {
+        0 | 1 => 1,
+        _ => ((value * to + if up { from.saturating_sub(1) } else { 0 }) / from.max(1)).max(1) as u32,
+    };
+    let all = |t: &Thresholds| {
+        let values: Vec<u32> = (0..models).map(|i| number(t.at(ModelId(i as u8), from))).collect();
+        Thresholds::constants(&values)
+    };
+    match policy {
+        Policy::Exclusive(k) => Policy::Exclusive(all(k)),
+        Policy::Threshold(b) => Policy::Threshold(all(b)),
+        Policy::Hold { thresholds, beside } => {
+            let beside = CountTable::constant(number(beside.at(from)));
+            Policy::Hold { thresholds: all(thresholds), beside }
+        }
+        Policy::StepSync | Policy::Eager | Policy::Lookahead { .. } => policy.clone(),
     }
 }

@@ -5,8 +5,9 @@ use super::setting::Setting;
 use crate::router::mix;
 
 /// Every so many draws of a model hold each destination as often as P says. This takes the error of the mean away,
-/// which is most of the noise of a short simulation, and leaves batches (which are much smaller) random.
-const BLOCK: usize = 2048;
+/// which is most of the noise of a short simulation (it halves the deviation of the rate), and leaves smaller batches
+/// random: the rate at N = 64 moves by 0.15 % at most.
+const BLOCK: usize = 512;
 /// Most draws of one model; a longer simulation starts over.
 const MOST: f64 = 1e7;
 

@@ -22,6 +22,8 @@ const COARSE_PER_REQUEST: u64 = 128;
 /// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
 const CLIMB_COST: f64 = 1.3;
 const FINAL_COST: f64 = 1.3;
+/// Spent on the final where nothing is climbed.
+const BETWEEN_COST: f64 = 0.4;
 /// Most candidates in the final.
 const FINALISTS: usize = 7;
 
@@ -52,16 +54,24 @@ impl Default for SearchSpec {
 pub fn search_policy(setting: &Setting, requests: usize, spec: &SearchSpec) -> Result<PlanRow, PlanError> {
     setting.check_for(requests)?;
     let draws = Draws::new(setting, steps_for(spec.request_steps, requests), spec.seed)?;
-    Ok(search_with(setting, requests, spec, &draws, &[]))
+    Ok(search_with(setting, requests, spec, &draws, &Candidates { hints: Vec::new(), climb: true }))
 }
 
-/// As [`search_policy`], for a checked setting. `hints` are tried as well.
+/// What is tried beside the rules without parameters.
+pub(super) struct Candidates {
+    /// These.
+    pub(super) hints: Vec<Policy>,
+    /// Whether the families are climbed; without, the search is several times cheaper.
+    pub(super) climb: bool,
+}
+
+/// As [`search_policy`], for a checked setting.
 pub(super) fn search_with(
     setting: &Setting,
     requests: usize,
     spec: &SearchSpec,
     draws: &Draws,
-    hints: &[Policy],
+    candidates: &Candidates,
 ) -> PlanRow {
     let prepared = Prepared::new(setting, requests);
     let full = steps_for(spec.request_steps, requests);
@@ -74,14 +84,17 @@ pub(super) fn search_with(
     };
     let simple = simple_rules(setting.models(), requests);
     let mut finalists: Vec<usize> = simple.into_iter().map(|p| search.race.enter(p, coarse)).collect();
-    for hint in hints {
-        search.race.enter(hint.clone(), coarse);
-    }
-    if setting.models() > 1 && requests > 1 {
-        search.families(requests as u32);
+    if finalists.len() > 1 {
+        for hint in &candidates.hints {
+            search.race.enter(hint.clone(), coarse);
+        }
+        if candidates.climb {
+            search.families(requests as u32);
+        }
     }
     search.add_finalists(&mut finalists);
-    let best = search.decide(&finalists, full);
+    let cost = if candidates.climb { FINAL_COST } else { BETWEEN_COST };
+    let best = search.decide(&finalists, full, cost * full as f64);
     let winner = &search.race.entrants[best];
     PlanRow { policy: winner.policy.clone(), tokens_per_s: winner.score.tokens_per_s, p99: winner.score.p99 }
 }
@@ -109,39 +122,58 @@ struct Search<'a> {
 impl Search<'_> {
     /// Climbs in every family.
     fn families(&mut self, requests: u32) {
-        let stride = (requests / 4).max(1);
-        let alone = self.space.start(Family::Exclusive);
-        self.climb(Family::Exclusive, alone, (requests / 8).max(1));
+        let step = (requests / 8).max(1);
         let start = self.space.start(Family::Hold);
-        let found = self.climb(Family::Hold, start, (requests / 8).max(1));
+        let found = self.climb(Family::Hold, start, step);
+        if !self.keeps(Family::Hold, found) {
+            // The tail grows with B in steps, with plains between on which a climb from above is lost.
+            self.climb(Family::Hold, [1; MAX_MODELS + 1], step);
+        }
+        let alone = self.space.start(Family::Exclusive);
+        self.climb(Family::Exclusive, alone, step);
         // Where overlap costs, the good H is far from 1, with a valley between.
-        let far = self.space.beside(found, found[MAX_MODELS] + stride);
-        self.climb(Family::Hold, far, (stride / 2).max(1));
+        let far = self.space.beside(found, found[MAX_MODELS] + (requests / 4).max(1));
+        self.climb(Family::Hold, far, step);
     }
 
-    /// Uphill from `start`, with steps that are halved where nothing is better. Says where it ended.
+    /// Uphill from `start`, one coordinate after the other, with steps that are halved where nothing is better. Says
+    /// where it ended.
     fn climb(&mut self, family: Family, start: Point, mut step: u32) -> Point {
+        let coordinates = self.space.coordinates(family);
         let mut at = start;
         let mut top = self.enter(family, at);
         loop {
-            let mut moved = false;
-            let next: Vec<Point> = self.space.moves(family, at, step).collect();
-            for point in next {
-                if self.race.spent() > self.cap {
-                    return at;
-                }
-                let index = self.enter(family, point);
-                if self.race.better(index, top) {
-                    (at, top, moved) = (point, index, true);
+            let before = at;
+            for &coordinate in &coordinates {
+                for up in [true, false] {
+                    let from = at;
+                    while let Some(next) = self.space.moved(at, coordinate, up, step) {
+                        if self.race.spent() > self.cap {
+                            return at;
+                        }
+                        let index = self.enter(family, next);
+                        if !self.race.better(index, top) {
+                            break;
+                        }
+                        (at, top) = (next, index);
+                    }
+                    if at != from {
+                        break;
+                    }
                 }
             }
-            if !moved {
+            if at == before {
                 if step == 1 {
                     return at;
                 }
                 step /= 2;
             }
         }
+    }
+
+    fn keeps(&mut self, family: Family, at: Point) -> bool {
+        let index = self.enter(family, at);
+        self.race.keeps(self.race.entrants[index].score)
     }
 
     fn enter(&mut self, family: Family, at: Point) -> usize {
@@ -155,11 +187,11 @@ impl Search<'_> {
         finalists.extend(rest.into_iter().take(FINALISTS - finalists.len().min(FINALISTS)));
     }
 
-    /// Runs the final and says who has won.
-    fn decide(&mut self, finalists: &[usize], full: u64) -> usize {
+    /// Runs the final, for at most `cost` epochs, and says who has won.
+    fn decide(&mut self, finalists: &[usize], full: u64, cost: f64) -> usize {
         // Few requests make many epochs of the same rows: the final is cut to what it may cost.
         let price: f64 = finalists.iter().map(|&i| self.race.price(i, full)).sum();
-        let share = (FINAL_COST * full as f64 / price).min(1.0);
+        let share = (cost / price).min(1.0);
         let rows = ((full as f64 * share) as u64).max(self.coarse);
         finalists.iter().for_each(|&i| self.race.extend(i, rows));
         let mut best = finalists[0];

@@ -1,21 +1,47 @@
 //! Times between the tokens of one request: the simulation with identities, for the 99th percentile.
 
-use std::collections::VecDeque;
-
 use crate::ids::{MAX_MODELS, Nanos};
 
 /// Who waits where, in order of arrival, and when each last got a token.
 pub(super) struct Tail {
-    /// Per model; the requests in flight come first.
-    queues: Vec<VecDeque<u32>>,
-    /// Per request.
-    last: Vec<f64>,
-    /// Parts of tokens that are committed on average, per request.
-    credit: Vec<f64>,
-    /// Times between two tokens; tokens that come together are counted apart.
+    queues: Vec<Ring>,
+    requests: Vec<Request>,
+    /// Times between two tokens, in nanoseconds; tokens that come together are counted apart.
     gaps: Vec<f64>,
     together: u64,
     counts: bool,
+}
+
+/// What is known of a request.
+#[derive(Clone, Copy, Default)]
+struct Request {
+    /// When it last got a token.
+    last: f64,
+    /// Parts of tokens that it is owed: commits are means.
+    credit: f64,
+}
+
+/// A queue of request numbers with room for all of them; the requests in flight come first.
+struct Ring {
+    /// A power of two.
+    slots: Vec<u32>,
+    first: usize,
+    end: usize,
+}
+
+impl Ring {
+    fn push(&mut self, id: u32) {
+        let mask = self.slots.len() - 1;
+        self.slots[self.end & mask] = id;
+        self.end = self.end.wrapping_add(1);
+    }
+
+    fn pop(&mut self) -> u32 {
+        let mask = self.slots.len() - 1;
+        let id = self.slots[self.first & mask];
+        self.first = self.first.wrapping_add(1);
+        id
+    }
 }
 
 /// Rounding of sums of commits must not cost a token.
@@ -28,11 +54,14 @@ impl Tail {
     pub(super) fn new(waiting: &[usize]) -> Self {
         let requests: usize = waiting.iter().sum();
         let mut ids = 0..requests as u32;
-        let queues = waiting.iter().map(|&count| ids.by_ref().take(count).collect()).collect();
+        let ring = |&count: &usize| {
+            let mut ring = Ring { slots: vec![0; requests.next_power_of_two()], first: 0, end: 0 };
+            ids.by_ref().take(count).for_each(|id| ring.push(id));
+            ring
+        };
         Self {
-            queues,
-            last: vec![0.0; requests],
-            credit: vec![0.0; requests],
+            queues: waiting.iter().map(ring).collect(),
+            requests: vec![Request::default(); requests],
             gaps: Vec::new(),
             together: 0,
             counts: false,
@@ -44,40 +73,43 @@ impl Tail {
         self.counts = true;
     }
 
-    /// The first requests in flight finish at `now` and go to `to`.
+    /// The first requests in flight at `model` finish at `now` and go to `to`.
     pub(super) fn deliver(&mut self, model: usize, to: &[u8], commit: &[f64; MAX_MODELS], now: f64) {
         for &to in to {
             let to = usize::from(to);
-            // The queue holds what was launched: nothing is missing.
-            let Some(id) = self.queues[model].pop_front() else { return };
-            self.commit(id as usize, commit[to], now);
-            self.queues[to].push_back(id);
+            let id = self.queues[model].pop();
+            self.queues[to].push(id);
+            let tokens = commit[to];
+            if tokens > 0.0 {
+                self.commit(id as usize, tokens, now);
+            }
         }
     }
 
     fn commit(&mut self, id: usize, tokens: f64, now: f64) {
-        let credit = self.credit[id] + tokens.min(MOST_TOKENS);
+        let request = &mut self.requests[id];
+        let credit = request.credit + tokens.min(MOST_TOKENS);
         if credit < WHOLE {
-            self.credit[id] = credit;
+            request.credit = credit;
             return;
         }
-        let whole = (credit + 1.0 - WHOLE).floor();
-        self.credit[id] = credit - whole;
+        // One token is the common case.
+        let whole = if credit < 2.0 * WHOLE { 1.0 } else { (credit + 1.0 - WHOLE).floor() };
+        request.credit = credit - whole;
         if self.counts {
-            self.gaps.push(now - self.last[id]);
+            self.gaps.push(now - request.last);
             self.together += whole as u64 - 1;
         }
-        self.last[id] = now;
+        request.last = now;
     }
 
     /// The 99th percentile; none before the first token.
     pub(super) fn p99(&mut self) -> Option<Nanos> {
-        let all = self.gaps.len() as u64 + self.together;
         if self.gaps.is_empty() {
             return None;
         }
-        let above = (all / 100) as usize;
-        let at = self.gaps.len().saturating_sub(1 + above);
+        let above = (self.gaps.len() as u64 + self.together) / 100;
+        let at = self.gaps.len() - 1 - (above as usize).min(self.gaps.len() - 1);
         let (_, gap, _) = self.gaps.select_nth_unstable_by(at, f64::total_cmp);
         Some(gap.round() as Nanos)
     }
