@@ -33,6 +33,7 @@ mod draws;
 mod error;
 mod forecast;
 mod grid;
+mod meter;
 mod outcomes;
 mod performance;
 mod race;
