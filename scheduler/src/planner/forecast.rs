@@ -4,7 +4,8 @@
 //! reach for three models. A candidate that is forecast runs the engine's own [`crate::decide`].
 
 use super::draws::Draws;
-use super::run::{Prepared, Run, Sums};
+use super::meter::Meter;
+use super::run::{Prepared, Sums};
 use super::setting::Setting;
 use crate::ids::{MAX_MODELS, Nanos};
 use crate::policy::Policy;
@@ -17,8 +18,8 @@ const MOST_STEPS: u64 = 1 << 26;
 /// How much to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForecastSpec {
-    /// Rows (request-steps) over all models; a tenth more is simulated before and not counted. At least 64 for each
-    /// request are.
+    /// Rows (request-steps) over all models that are counted, at least 64 for each request; a fifth more is simulated
+    /// for the starts.
     pub request_steps: u64,
     /// Whether the times between tokens are measured.
     pub p99: bool,
@@ -42,22 +43,17 @@ pub struct Forecast {
     pub utilisation: [f64; MAX_MODELS],
     /// Rows per batch of each model; 0 for one that never ran.
     pub mean_batch: [f64; MAX_MODELS],
-    /// Times at which something ended, the uncounted start included.
+    /// Times at which something ended, while counted.
     pub epochs: u64,
 }
 
 impl Forecast {
-    /// The rates between two moments.
-    pub(super) fn between(from: &Sums, to: &Sums, p99: Option<Nanos>) -> Self {
-        let time = to.time - from.time;
-        let mut this = Self { p99, epochs: to.epochs, ..Self::default() };
-        if time > 0.0 {
-            this.tokens_per_s = (to.tokens - from.tokens) * 1e9 / time;
-            for i in 0..MAX_MODELS {
-                this.utilisation[i] = (to.busy[i] - from.busy[i]) / time;
-                let batches = (to.batches[i] - from.batches[i]).max(1);
-                this.mean_batch[i] = (to.rows[i] - from.rows[i]) as f64 / batches as f64;
-            }
+    fn new(total: &Sums, p99: Option<Nanos>) -> Self {
+        let mut this =
+            Self { tokens_per_s: total.tokens_per_s(), p99, epochs: total.epochs, ..Self::default() };
+        for i in 0..MAX_MODELS {
+            this.utilisation[i] = if total.time > 0.0 { total.busy[i] / total.time } else { 0.0 };
+            this.mean_batch[i] = total.rows[i] as f64 / total.batches[i].max(1) as f64;
         }
         this
     }
@@ -81,13 +77,8 @@ pub fn forecast(
         return Forecast::default();
     }
     let prepared = Prepared::new(setting, requests);
-    let mut run = Run::new(&prepared, policy, spec.p99);
-    let steps = steps_for(spec.request_steps, requests);
-    run.advance(&prepared, policy, draws, steps / 10);
-    let from = run.sums(&prepared);
-    run.start_tail();
-    let until = run.done() + steps;
-    run.advance(&prepared, policy, draws, until);
-    let p99 = run.p99();
-    Forecast::between(&from, &run.sums(&prepared), p99)
+    let mut meter = Meter::new(&prepared, policy, spec.p99);
+    meter.count(&prepared, policy, draws, steps_for(spec.request_steps, requests));
+    let p99 = meter.p99();
+    Forecast::new(meter.total(), p99)
 }

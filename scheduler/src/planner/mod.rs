@@ -34,6 +34,7 @@ mod error;
 mod forecast;
 mod grid;
 mod job;
+mod meter;
 mod outcomes;
 mod performance;
 mod race;

@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 
 use super::draws::Draws;
-use super::run::{Prepared, Run, Sums};
+use super::meter::Meter;
+use super::run::Prepared;
 use crate::ids::Nanos;
 use crate::policy::Policy;
 
@@ -22,9 +23,7 @@ pub(super) struct Score {
 pub(super) struct Entrant {
     pub(super) policy: Policy,
     pub(super) score: Score,
-    run: Run,
-    from: Sums,
-    start: u64,
+    meter: Meter,
 }
 
 /// All candidates of one search.
@@ -32,15 +31,13 @@ pub(super) struct Race<'a> {
     setting: &'a Prepared,
     draws: &'a Draws,
     limit: Option<Nanos>,
-    /// Rows before counting starts, the same for all.
-    warm_up: u64,
     pub(super) entrants: Vec<Entrant>,
     spent: f64,
 }
 
 impl<'a> Race<'a> {
-    pub(super) fn new(setting: &'a Prepared, draws: &'a Draws, limit: Option<Nanos>, warm_up: u64) -> Self {
-        Self { setting, draws, limit, warm_up, entrants: Vec::new(), spent: 0.0 }
+    pub(super) fn new(setting: &'a Prepared, draws: &'a Draws, limit: Option<Nanos>) -> Self {
+        Self { setting, draws, limit, entrants: Vec::new(), spent: 0.0 }
     }
 
     /// What has been simulated so far, in epochs.
@@ -53,42 +50,34 @@ impl<'a> Race<'a> {
         if let Some(known) = self.entrants.iter().position(|e| e.policy == policy) {
             return known;
         }
-        let mut run = Run::new(self.setting, &policy, self.limit.is_some());
-        run.advance(self.setting, &policy, self.draws, self.warm_up);
-        run.start_tail();
-        let (from, start) = (run.sums(self.setting), run.done());
-        self.spent += self.cost(0, 0, &run);
+        let meter = Meter::new(self.setting, &policy, self.limit.is_some());
         let score = Score { tokens_per_s: 0.0, p99: None };
-        self.entrants.push(Entrant { policy, score, run, from, start });
+        self.entrants.push(Entrant { policy, score, meter });
         self.extend(self.entrants.len() - 1, rows);
         self.entrants.len() - 1
     }
 
     /// Simulates a candidate until `rows` rows have been counted.
     pub(super) fn extend(&mut self, index: usize, rows: u64) {
-        let entrant = &mut self.entrants[index];
-        let (done, epochs) = (entrant.run.done(), entrant.run.epochs());
-        if done >= entrant.start + rows {
-            return;
-        }
-        entrant.run.advance(self.setting, &entrant.policy, self.draws, entrant.start + rows);
-        let to = entrant.run.sums(self.setting);
-        let time = to.time - entrant.from.time;
-        let tokens = to.tokens - entrant.from.tokens;
-        let p99 = self.limit.and_then(|_| entrant.run.p99());
-        entrant.score = Score { tokens_per_s: if time > 0.0 { tokens * 1e9 / time } else { 0.0 }, p99 };
-        self.spent += self.cost(done, epochs, &self.entrants[index].run);
+        let before = self.cost(index);
+        let Entrant { policy, score, meter } = &mut self.entrants[index];
+        meter.count(self.setting, policy, self.draws, rows);
+        score.tokens_per_s = meter.total().tokens_per_s();
+        score.p99 = self.limit.and_then(|_| meter.p99());
+        self.spent += self.cost(index) - before;
     }
 
-    /// What it costs to count `rows` rows of a candidate that has run, in epochs.
+    /// What it costs to simulate `rows` rows of a candidate that has run, in epochs.
     pub(super) fn price(&self, index: usize, rows: u64) -> f64 {
-        let run = &self.entrants[index].run;
-        self.cost(0, 0, run) * rows as f64 / run.done().max(1) as f64
+        let (_, done) = self.entrants[index].meter.spent();
+        self.cost(index) * rows as f64 / done.max(1) as f64
     }
 
-    fn cost(&self, done: u64, epochs: u64, run: &Run) -> f64 {
+    /// What a candidate has cost, in epochs.
+    fn cost(&self, index: usize) -> f64 {
+        let (epochs, rows) = self.entrants[index].meter.spent();
         let per_row = if self.limit.is_some() { TAIL_COST } else { ROW_COST };
-        (run.epochs() - epochs) as f64 + per_row * (run.done() - done) as f64
+        epochs as f64 + per_row * rows as f64
     }
 
     /// Orders candidates, the better one greater: one that keeps the limit before one that does not, then by the rate,

@@ -5,6 +5,7 @@ use super::setting::Setting;
 use super::tail::Tail;
 use crate::ids::{MAX_MODELS, Nanos};
 use crate::policy::{ModelView, Policy, decide};
+use crate::router::mix;
 
 /// Steps that end within half a nanosecond end together...
 const TOGETHER: f64 = 0.5;
@@ -74,6 +75,11 @@ impl Prepared {
         }
     }
 
+    /// N.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
     fn step(&self, model: usize, rows: usize) -> f64 {
         self.latency[model][rows.clamp(1, self.most[model]) - 1]
     }
@@ -91,6 +97,25 @@ pub(super) struct Sums {
     pub(super) epochs: u64,
 }
 
+impl Sums {
+    /// Adds what lies between two moments.
+    pub(super) fn add(&mut self, from: &Sums, to: &Sums) {
+        self.time += to.time - from.time;
+        self.tokens += to.tokens - from.tokens;
+        self.epochs += to.epochs - from.epochs;
+        for i in 0..MAX_MODELS {
+            self.busy[i] += to.busy[i] - from.busy[i];
+            self.rows[i] += to.rows[i] - from.rows[i];
+            self.batches[i] += to.batches[i] - from.batches[i];
+        }
+    }
+
+    /// Tokens per second.
+    pub(super) fn tokens_per_s(&self) -> f64 {
+        if self.time > 0.0 { self.tokens * 1e9 / self.time } else { 0.0 }
+    }
+}
+
 /// One candidate's simulation; it can be continued.
 pub(super) struct Run {
     views: [ModelView; MAX_MODELS],
@@ -105,6 +130,8 @@ pub(super) struct Run {
     sums: Sums,
     /// Rows that are finished.
     done: u64,
+    /// Changes of the phase so far.
+    shifts: u64,
     predicts: bool,
     tail: Option<Tail>,
 }
@@ -121,6 +148,7 @@ impl Run {
             cursor: [0; MAX_MODELS],
             sums: Sums::default(),
             done: 0,
+            shifts: 0,
             predicts: policy.predicts(),
             tail: tail.then(|| Tail::new(&setting.start[..setting.models])),
         };
@@ -157,10 +185,22 @@ impl Run {
         sums
     }
 
-    /// Counts times between tokens from now on.
-    pub(super) fn start_tail(&mut self) {
+    /// Whether times between tokens count from now on.
+    pub(super) fn count_tail(&mut self, counts: bool) {
         if let Some(tail) = &mut self.tail {
-            tail.start();
+            tail.count(counts);
+        }
+    }
+
+    /// Puts every batch in flight at some other point of its step, the same for every candidate.
+    pub(super) fn shift(&mut self, setting: &Prepared) {
+        self.shifts += 1;
+        for model in 0..setting.models {
+            if self.batch[model] > 0 {
+                let word = mix(self.shifts * MAX_MODELS as u64 + model as u64);
+                let part = (word >> 11) as f64 / (1u64 << 53) as f64;
+                self.left[model] = setting.step(model, self.batch[model]) * (1.0 - part);
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use super::candidate::{Family, Point, Space};
 use super::draws::Draws;
 use super::error::PlanError;
 use super::forecast::steps_for;
+use super::meter::segment;
 use super::race::Race;
 use super::run::Prepared;
 use super::setting::Setting;
@@ -15,10 +16,6 @@ use crate::policy::Policy;
 const TIE: f64 = 2e-3;
 /// Weights of the arrivals that lookahead is tried with; above 1 its worst cases are better (section 5 of the study).
 const ALPHAS: [f64; 2] = [1.0, 1.15];
-/// A climb sees this part of the rows.
-const COARSE: u64 = 8;
-/// ...and at least so many per request.
-const COARSE_PER_REQUEST: u64 = 128;
 /// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
 const CLIMB_COST: f64 = 1.3;
 const FINAL_COST: f64 = 1.3;
@@ -75,10 +72,11 @@ pub(super) fn search_with(
 ) -> PlanRow {
     let prepared = Prepared::new(setting, requests);
     let full = steps_for(spec.request_steps, requests);
-    let coarse = (full / COARSE).max(COARSE_PER_REQUEST * requests as u64).min(full);
+    // A climb sees one phase.
+    let coarse = segment(requests).min(full);
     let mut search = Search {
         space: Space::new(setting, requests),
-        race: Race::new(&prepared, draws, spec.p99_limit, coarse / 4),
+        race: Race::new(&prepared, draws, spec.p99_limit),
         coarse,
         cap: CLIMB_COST * full as f64,
     };

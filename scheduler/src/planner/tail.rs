@@ -68,9 +68,9 @@ impl Tail {
         }
     }
 
-    /// Counts from now on.
-    pub(super) fn start(&mut self) {
-        self.counts = true;
+    /// Whether times count from now on.
+    pub(super) fn count(&mut self, counts: bool) {
+        self.counts = counts;
     }
 
     /// The first requests in flight at `model` finish at `now` and go to `to`.
