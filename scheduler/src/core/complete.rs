@@ -49,6 +49,12 @@ impl Core {
         }
         let spent = self.overlap.end(model, now);
         self.estimates.add_step(model, expected, fed, prompt, spent);
+        for sub in &self.subservers {
+            if let Some(batch) = sub.batch().filter(|_| sub.model != model) {
+                let spent = self.overlap.spent(sub.model, now);
+                self.estimates.note_running(sub.model, batch.fed_tokens, spent);
+            }
+        }
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         self.absorb(model, &rows, results);

@@ -41,12 +41,18 @@ impl Core {
     pub(super) fn note_landed(&mut self, now: Nanos, tokens: u64, prompt: usize) {
         let Some(pilot) = self.pilot.as_mut() else { return };
         let feeds_prompts = |sub: &Subserver| sub.batch().is_some_and(|b| b.prompt_tokens > 0);
-        let clean =
-            prompt == 0 && self.admitted == self.routed && !self.subservers.iter().any(feeds_prompts);
+        let clean = prompt == 0 && self.admitted == self.routed && !self.subservers.iter().any(feeds_prompts);
         let landed = Landed { now, tokens, requests: self.routed, clean };
         if pilot.landed(landed, self.estimates.decisions()) {
             self.epoch = true;
         }
+    }
+
+    /// The policy in force, whether it comes from a plan, changes of it by the planner, and rounds of planning.
+    pub(crate) fn plan_progress(&self) -> (&Policy, bool, u64, u64) {
+        let planned = self.pilot.as_ref().is_some_and(|pilot| pilot.row(self.routed).is_some());
+        let (changes, rounds) = self.pilot.as_ref().map_or((0, 0), |pilot| pilot.progress());
+        (self.policy(), planned, changes, rounds)
     }
 
     /// The planner's estimates, plan and promises. Allocates: for a status page, not for every turn.
@@ -64,7 +70,8 @@ impl Core {
         let all = ModelSet::first(self.subservers.len());
         let most = sub.most_rows().min(self.config.max_running);
         let by_rows = steps.by_rows(most).unwrap_or_default();
-        let rows = std::iter::successors(Some(1), |rows| Some(rows * 2)).take_while(|&rows| rows <= by_rows.len());
+        let rows =
+            std::iter::successors(Some(1), |rows| Some(rows * 2)).take_while(|&rows| rows <= by_rows.len());
         let commits = |to: ModelId| moves.commits(to).unwrap_or(0.0);
         ModelStatus {
             latency: rows.map(|rows| (rows, by_rows[rows - 1])).collect(),

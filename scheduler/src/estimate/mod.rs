@@ -35,6 +35,13 @@ impl Estimates {
         self.share_losses();
     }
 
+    /// A step of `fed` tokens has been in flight for `spent`.
+    pub(crate) fn note_running(&mut self, model: ModelId, fed: usize, spent: Spent) {
+        if self.models[model.index()].0.note_running(fed, spent) {
+            self.changed = Some(self.decisions);
+        }
+    }
+
     /// Tells every model what the others lose beside others, each by how much it knows.
     fn share_losses(&mut self) {
         let known = |(steps, _): &(StepTimes, Moves)| (steps.knowledge(), steps.knowledge() * steps.loss());

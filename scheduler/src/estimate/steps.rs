@@ -12,7 +12,7 @@
 //! that never lets two models run together teaches nothing about what happens when they do.
 //!
 //! *Changes.* The ratio of time to prediction is watched over the last few steps. When its mean is off by three
-//! standard errors (and 5 %), and that of the next few steps too, every bucket is scaled by it and starts again.
+//! standard errors (and 5 %), and that of the next steps too, every bucket is scaled by it and starts again.
 
 use crate::estimate::overlap::Spent;
 use crate::ids::Nanos;
@@ -25,13 +25,15 @@ const WINDOW: f64 = 32.0;
 const SLOPE_WINDOW: f64 = 20.0;
 /// The slope is pulled as by this sum of squares: two steps that differ by half in their share.
 const PULL: f64 = 0.5;
+/// A time further from its prediction is not taken for the effect of the share, which is predicted too.
+const OUTLIER: f64 = 2.0;
 /// Tokens per row follow the last so many steps.
 const ROWS_WINDOW: f64 = 300.0;
 /// The short window of the ratio of time to prediction, in steps, and that of its spread.
 const SHORT: usize = 6;
 const SPREAD_WINDOW: f64 = 60.0;
-/// Steps after a suspicion that must confirm it.
-const CONFIRMING: usize = 3;
+/// Steps after a suspicion that must confirm it; one when it took an outlier to raise it.
+const CONFIRMING: usize = 2;
 const STANDARD_ERRORS: f64 = 3.0;
 const LEAST_CHANGE: f64 = 0.05;
 /// The relative variance of step times is taken to be at most this.
@@ -49,11 +51,8 @@ struct Bucket {
 impl Bucket {
     fn add(&mut self, time: f64, fed: f64, share: f64) {
         self.samples = (self.samples + 1.0).min(WINDOW);
-        for (mean, sample) in [
-            (&mut self.fed, fed),
-            (&mut self.speed, 1.0 / time),
-            (&mut self.share, share),
-        ] {
+        for (mean, sample) in [(&mut self.fed, fed), (&mut self.speed, 1.0 / time), (&mut self.share, share)]
+        {
             *mean += (sample - *mean) / self.samples;
         }
     }
@@ -82,7 +81,9 @@ pub(crate) struct StepTimes {
     spread: f64,
     /// The number of the step that made the ratios suspicious.
     suspected: Option<usize>,
+    raised_by_outlier: bool,
     age: u64,
+    total: u64,
 }
 
 impl StepTimes {
@@ -101,7 +102,9 @@ impl StepTimes {
             watched: 0,
             spread: 0.0,
             suspected: None,
+            raised_by_outlier: false,
             age: 0,
+            total: 0,
         }
     }
 
@@ -111,6 +114,7 @@ impl StepTimes {
         let time = (spent.total() as f64).max(1.0);
         let share = spent.beside as f64 / time;
         self.age += 1;
+        self.total += 1;
         self.steps = (self.steps + 1.0).min(WINDOW);
         self.usual += (time - self.usual) / self.steps;
         if prompt == 0 {
@@ -119,9 +123,13 @@ impl StepTimes {
         }
         let predicted = self.alone(fed).map(|alone| alone / (1.0 - self.loss() * share));
         let at = bucket(fed);
-        self.add_slope(at, time, share);
+        let ratio = predicted.map(|predicted| time / predicted);
+        // A time that something else explains says nothing about the share.
+        if self.suspected.is_none() && ratio.is_none_or(is_usual) {
+            self.add_slope(at, time, share);
+        }
         self.buckets[at].add(time, fed as f64, share);
-        predicted.is_some_and(|predicted| self.watch(time / predicted))
+        ratio.is_some_and(|ratio| self.watch(ratio))
     }
 
     fn add_slope(&mut self, at: usize, time: f64, share: f64) {
@@ -144,24 +152,49 @@ impl StepTimes {
     fn watch(&mut self, ratio: f64) -> bool {
         self.ratios[self.watched % SHORT] = ratio;
         self.watched += 1;
-        let off = ratio - 1.0;
-        // What is suspicious is no noise.
-        if self.suspected.is_none() {
-            self.spread += (off * off - self.spread) / (self.watched as f64).min(SPREAD_WINDOW);
-        }
         let Some(since) = self.suspected else {
             self.suspected = (self.watched >= SHORT && self.off(SHORT)).then_some(self.watched);
+            self.raised_by_outlier = !is_usual(ratio);
+            // What is suspicious is no noise, unless it was a false alarm.
+            if self.suspected.is_none() {
+                self.add_spread(ratio);
+            }
             return false;
         };
-        if self.watched < since + CONFIRMING {
+        let confirming = if self.raised_by_outlier { 1 } else { CONFIRMING };
+        if self.watched < since + confirming {
             return false;
         }
         self.suspected = None;
-        let changed = self.off(CONFIRMING);
+        let changed = self.off(confirming);
         if changed {
-            self.restart(self.mean_ratio(CONFIRMING));
+            self.restart(self.mean_ratio(confirming));
+        } else {
+            let seen = confirming + 1;
+            (1..=seen).for_each(|back| self.add_spread(self.ratios[(self.watched - back) % SHORT]));
         }
         changed
+    }
+
+    fn add_spread(&mut self, ratio: f64) {
+        let off = ratio - 1.0;
+        self.spread += (off * off - self.spread) / (self.watched as f64).min(SPREAD_WINDOW);
+    }
+
+    /// A step of `fed` tokens is in flight. When the last one took surprisingly long, and this one does already, that
+    /// confirms it: the steps of a large model are few and far between. True when steps take longer than before.
+    pub(crate) fn note_running(&mut self, fed: usize, spent: Spent) -> bool {
+        if self.suspected != Some(self.watched) || !self.raised_by_outlier {
+            return false;
+        }
+        let ratio = self.mean_ratio(1);
+        let predicted = self.alone(fed).unwrap_or(f64::INFINITY);
+        let late = ratio > OUTLIER && self.done(spent) as f64 > OUTLIER * predicted;
+        if late {
+            self.suspected = None;
+            self.restart(ratio);
+        }
+        late
     }
 
     /// The mean of the last ratios.
@@ -181,8 +214,6 @@ impl StepTimes {
             bucket.speed /= ratio;
             bucket.samples = bucket.samples.min(1.0);
         }
-        self.cross /= 4.0;
-        self.square /= 4.0;
         self.ratios = [1.0; SHORT];
         self.watched = 0;
         self.age = 0;
@@ -271,16 +302,27 @@ impl StepTimes {
         Some((1..=most.max(1)).map(time).collect())
     }
 
+    /// Steps since the start.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
     /// Steps since the start, or since they changed.
     pub(crate) fn age(&self) -> u64 {
         self.age
     }
 }
 
+/// Whether a ratio of time to prediction may be chance.
+fn is_usual(ratio: f64) -> bool {
+    (1.0 / OUTLIER..OUTLIER).contains(&ratio)
+}
+
 /// The slope of the line through weighted points.
 fn line(points: &[(f64, f64, f64)]) -> f64 {
     let total: f64 = points.iter().map(|p| p.2).sum();
-    let mean = |value: fn(&(f64, f64, f64)) -> f64| points.iter().map(|p| value(p) * p.2).sum::<f64>() / total;
+    let mean =
+        |value: fn(&(f64, f64, f64)) -> f64| points.iter().map(|p| value(p) * p.2).sum::<f64>() / total;
     let (x, y) = (mean(|p| p.0), mean(|p| p.1));
     let (mut cross, mut square) = (0.0, 0.0);
     for &(fed, time, weight) in points {
@@ -321,7 +363,10 @@ mod tests {
         for fed in 0..100_000usize {
             assert!(bucket(fed + 1) >= bucket(fed), "{fed}");
         }
-        assert_eq!((bucket(7), bucket(8), bucket(9), bucket(10), bucket(usize::MAX)), (7, 8, 8, 9, BUCKETS - 1));
+        assert_eq!(
+            (bucket(7), bucket(8), bucket(9), bucket(10), bucket(usize::MAX)),
+            (7, 8, 8, 9, BUCKETS - 1)
+        );
     }
 
     #[test]
@@ -366,6 +411,18 @@ mod tests {
             let other = times.latency(8).unwrap() as f64 / (1.8e6 * factor);
             assert!((other - 1.0).abs() < 0.15, "{factor}: a bucket not seen since is at {other}");
         }
+    }
+
+    #[test]
+    fn two_long_steps_are_a_change_and_one_is_none() {
+        let steady = || times((0..50).map(|_| (3, alone(1_000))));
+        let mut once = steady();
+        assert!(!once.add(3, 3, 0, alone(9_000)) && !once.note_running(3, alone(1_500)));
+        assert!(!once.add(3, 3, 0, alone(1_000)));
+        assert!(!once.note_running(3, alone(5_000)), "the next one was as usual");
+        let mut twice = steady();
+        assert!(!twice.add(3, 3, 0, alone(3_000)) && twice.note_running(3, alone(2_200)));
+        assert!((twice.latency(3).unwrap() as f64 / 3_000.0 - 1.0).abs() < 0.1, "{:?}", twice.latency(3));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub use status::{ModelStatus, PlannerStatus};
 
 /// Decisions of a model before its routing is planned with.
 const ENOUGH_DECISIONS: u64 = 60;
-/// Steps of a model before their times are planned with.
+/// Steps of a model, in all, before their times are planned with.
 const ENOUGH_STEPS: u64 = 3;
 /// The state is looked at every so many decisions.
 const LOOK_EVERY: u64 = 10;
@@ -33,8 +33,8 @@ const DRIFT: f64 = 0.15;
 /// ...but less than so many standard errors, or so little of a probability, does not.
 const DRIFT_ERRORS: f64 = 3.0;
 const DRIFT_LEAST: f64 = 0.02;
-/// Measured over predicted rate of the configured policy below which the measured one counts.
-const DISAPPOINTING: f64 = 0.95;
+/// A gain must hold with every share so many standard errors nearer to what was planned for.
+const DOUBT_ERRORS: f64 = 1.5;
 /// N follows the last so many decisions.
 const REQUESTS_WINDOW: f64 = 30.0;
 /// N for which a round is worth it: off by a quarter.
@@ -52,7 +52,7 @@ pub struct PlannerConfig {
     pub min_gain: f64,
     /// A plan is given up when the measured rate is below this fraction of the predicted one...
     pub fall_back_below: f64,
-    /// ...over so many tokens.
+    /// ...over so many tokens, twice in a row: by chance alone one time is 10 % low once in a hundred.
     pub fall_back_tokens: u64,
     /// Plans are made for at most this many requests; more use the last one.
     pub most_requests: usize,
@@ -106,9 +106,13 @@ pub(crate) struct Pilot {
     bias: f64,
     /// The configured policy does worse than predicted: a plan may be worth more than the forecast says.
     disappointed: bool,
+    /// The last window was below the plan's promise.
+    doubted: bool,
     basis: Option<Basis>,
     /// The job that is out: its decision.
     out: Option<(u64, u64)>,
+    /// The decision of the last job.
+    asked_at: u64,
     looked_at: u64,
     requests: f64,
     judge: Judge,
@@ -130,8 +134,10 @@ impl Pilot {
             unplanned: None,
             bias: 1.0,
             disappointed: false,
+            doubted: false,
             basis: None,
             out: None,
+            asked_at: 0,
             looked_at: 0,
             requests: 0.0,
             judge: Judge::default(),
@@ -160,12 +166,15 @@ impl Pilot {
         let seen = (decisions - self.looked_at) as f64;
         self.looked_at = decisions;
         self.requests += (requests as f64 - self.requests) * (seen / REQUESTS_WINDOW).min(1.0);
-        let basis = self.basis.as_ref();
-        let changed = estimates.changed().is_some_and(|at| basis.is_some_and(|basis| at > basis.at));
-        if decisions < self.paused_until && !changed {
+        let changed = estimates.changed().is_some_and(|at| at > self.asked_at);
+        if changed {
+            // What was measured before says nothing about what is.
+            self.judge.reset();
+            self.doubted = false;
+        } else if decisions < self.paused_until {
             return false;
         }
-        let Some(basis) = basis else { return true };
+        let Some(basis) = &self.basis else { return true };
         let since = decisions - basis.at;
         let moved = (self.requests / basis.requests as f64 - 1.0).abs() > REQUESTS_OFF;
         changed
@@ -189,9 +198,12 @@ impl Pilot {
         let requests = (self.requests.round() as usize).max(1);
         let current = self.row(requests).map_or(base, |row| &row.policy).clone();
         let most = requests.next_power_of_two().max(8).min(most).max(requests).min(self.config.most_requests);
-        self.out = Some((estimates.decisions(), fewest_decisions(estimates, setting.models())));
+        self.asked_at = estimates.decisions();
+        self.out = Some((self.asked_at, fewest_decisions(estimates, setting.models())));
+        let doubt = self.basis.as_ref().map(|basis| doubt(&setting, &basis.setting, estimates));
         Some(PlanJob {
             setting,
+            doubt,
             requests: requests.min(most),
             most,
             spec: SearchSpec { p99_limit: self.config.p99_limit, ..SearchSpec::default() },
@@ -228,6 +240,7 @@ impl Pilot {
         if proposal.worth_it {
             self.plan = Some(proposal.table);
             self.plans += 1;
+            self.doubted = false;
             self.judge.reset();
             return true;
         }
@@ -254,14 +267,16 @@ impl Pilot {
         self.measured = Some(verdict.measured);
         if self.plan.is_none() {
             self.bias = verdict.ratio.clamp(0.25, 1.0);
-            self.disappointed = verdict.ratio < DISAPPOINTING;
+            self.disappointed = verdict.ratio < self.config.fall_back_below;
             return false;
         }
-        if verdict.ratio >= self.config.fall_back_below * self.bias {
-            return false;
+        let again = self.doubted;
+        self.doubted = verdict.ratio < self.config.fall_back_below * self.bias;
+        let given_up = self.doubted && again;
+        if given_up {
+            self.fall_back(decisions);
         }
-        self.fall_back(decisions);
-        true
+        given_up
     }
 
     fn fall_back(&mut self, decisions: u64) {
@@ -269,6 +284,7 @@ impl Pilot {
         self.basis = None;
         self.unplanned = None;
         self.fallbacks += 1;
+        self.doubted = false;
         self.paused_until = decisions + self.pause;
         self.pause = (2 * self.pause).min(MOST_PAUSE);
         self.judge.reset();
@@ -280,6 +296,11 @@ impl Pilot {
             Some(row) => Some(row.tokens_per_s),
             None => self.unplanned.filter(|_| self.basis.as_ref().is_some_and(|b| b.requests == requests)),
         }
+    }
+
+    /// Changes of the policy, and rounds of planning.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        (self.plans + self.fallbacks, self.rounds)
     }
 
     /// Fills in what the planner itself knows.
@@ -331,6 +352,21 @@ fn drifted(planned: &Setting, estimates: &Estimates) -> bool {
     })
 }
 
+/// `setting` with every share moved within its error towards what was planned for.
+fn doubt(setting: &Setting, planned: &Setting, estimates: &Estimates) -> Setting {
+    let mut doubt = setting.clone();
+    for (i, row) in doubt.routing.iter_mut().enumerate() {
+        let moves = estimates.moves(ModelId(i as u8));
+        for (j, p) in row.iter_mut().enumerate() {
+            let error = DOUBT_ERRORS * moves.share_error(ModelId(j as u8));
+            *p += (planned.routing[i][j] - *p).clamp(-error, error);
+        }
+        let sum: f64 = row.iter().sum();
+        row.iter_mut().for_each(|p| *p /= sum);
+    }
+    doubt
+}
+
 /// What the estimates say of every model that requests with a choice visit; none while they hold too little. A model
 /// that nobody visits gets values that make no difference. `batches` are the most rows of a batch of each model.
 pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) -> Option<Setting> {
@@ -357,7 +393,7 @@ pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) 
         // A model that everybody leaves at once shows it soon; one with a choice needs a sample of it.
         let chooses = ids().filter(|&to| moves.share(to) > 0.0).count() > 1;
         if moves.age() < if chooses || from == entry { ENOUGH_DECISIONS } else { ENOUGH_STEPS }
-            || steps.age() < ENOUGH_STEPS
+            || steps.total() < ENOUGH_STEPS
         {
             return None;
         }

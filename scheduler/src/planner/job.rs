@@ -2,7 +2,7 @@
 
 use super::draws::Draws;
 use super::error::PlanError;
-use super::forecast::{ForecastSpec, forecast};
+use super::forecast::{Forecast, ForecastSpec, forecast};
 use super::search::SearchSpec;
 use super::setting::Setting;
 use super::table::PlanTable;
@@ -14,6 +14,8 @@ use crate::policy::Policy;
 pub struct PlanJob {
     /// What was measured.
     pub setting: Setting,
+    /// The same within its errors, nearer to what the policy in force was planned for: a gain must hold there too.
+    pub doubt: Option<Setting>,
     /// N for which the gain is judged.
     pub requests: usize,
     /// Plans are made for 1 to this many requests.
@@ -58,22 +60,34 @@ impl PlanJob {
     }
 
     fn propose(&self) -> Result<Proposal, PlanError> {
-        let table = PlanTable::fill(&self.setting, self.requests, self.most, &self.spec)?;
-        // Other draws than those of the search, among which the winner was lucky.
-        let steps = self.spec.request_steps;
-        let draws = Draws::new(&self.setting, 2 * steps, self.spec.seed.wrapping_add(1))?;
-        let limit = self.spec.p99_limit;
-        let spec = ForecastSpec { request_steps: 2 * steps, p99: limit.is_some() };
-        let rate = |policy: &Policy| forecast(&self.setting, self.requests, policy, &draws, spec);
+        // A policy that does not do what is forecast is not taken again for its forecast.
+        let avoid = self.measured.is_some().then(|| self.current.clone());
+        let spec = SearchSpec { avoid, ..self.spec.clone() };
+        let table = PlanTable::fill(&self.setting, self.requests, self.most, &spec)?;
         let planned = &table.at(self.requests).policy;
-        let (new, current) = (rate(planned), rate(&self.current));
+        let (new, current) = self.compare(&self.setting, planned)?;
         let rate = self.measured.unwrap_or(current.tokens_per_s).min(current.tokens_per_s);
-        let gain = new.tokens_per_s / rate;
+        let mut gain = new.tokens_per_s / rate;
+        if let (Some(doubt), None) = (&self.doubt, self.measured) {
+            let (new, current) = self.compare(doubt, planned)?;
+            gain = gain.min(new.tokens_per_s / current.tokens_per_s);
+        }
+        let limit = self.spec.p99_limit;
         let tail_pays = limit.is_some_and(|limit| slower(current.p99, limit) && new.p99 < current.p99);
         let tail_costs = limit.is_some_and(|limit| slower(new.p99, limit) && new.p99 > current.p99);
-        let worth_it = *planned != self.current
-            && (tail_pays || (gain >= 1.0 + self.min_gain && !tail_costs));
+        let worth_it =
+            *planned != self.current && (tail_pays || (gain >= 1.0 + self.min_gain && !tail_costs));
         Ok(Proposal { table, current_rate: current.tokens_per_s, gain, worth_it })
+    }
+
+    /// Forecasts of a policy and of the one in force.
+    fn compare(&self, setting: &Setting, planned: &Policy) -> Result<(Forecast, Forecast), PlanError> {
+        // Other draws than those of the search, among which the winner was lucky.
+        let steps = 2 * self.spec.request_steps;
+        let draws = Draws::new(setting, steps, self.spec.seed.wrapping_add(1))?;
+        let spec = ForecastSpec { request_steps: steps, p99: self.spec.p99_limit.is_some() };
+        let rate = |policy: &Policy| forecast(setting, self.requests, policy, &draws, spec);
+        Ok((rate(planned), rate(&self.current)))
     }
 }
 
@@ -85,6 +99,7 @@ fn slower(p99: Option<Nanos>, limit: Nanos) -> bool {
 mod tests {
     use super::*;
     use crate::ids::ModelId;
+    use crate::planner::search_policy;
     use crate::policy::LatencyTable;
 
     fn job(current: Policy, p99_limit: Option<Nanos>) -> PlanJob {
@@ -97,6 +112,7 @@ mod tests {
                 entry: ModelId(0),
                 max_batch: vec![64; 2],
             },
+            doubt: None,
             requests: 8,
             most: 8,
             spec: SearchSpec { p99_limit, ..SearchSpec::default() },
@@ -123,6 +139,35 @@ mod tests {
         assert!(reply.worth_it && reply.gain < 1.0, "{reply:?}");
         let reply = job(Policy::Eager, Some(61_000_000)).run().result.expect("a plan");
         assert!(!reply.worth_it || reply.gain > 1.0);
+    }
+
+    /// Planned for p = 0.15, now 0.35 by few decisions, which may be 0.16 as well.
+    #[test]
+    fn a_gain_within_the_errors_is_none() {
+        let old = search_policy(
+            &Setting {
+                routing: vec![vec![0.85, 0.15], vec![1.0, 0.0]],
+                slowdown: vec![1.5; 2],
+                ..job(Policy::Eager, None).setting
+            },
+            8,
+            &SearchSpec::default(),
+        );
+        let mut job = job(old.expect("a plan").policy, None);
+        job.setting.slowdown = vec![1.5; 2];
+        assert!(job.run().result.expect("a plan").worth_it);
+        let mut doubt = job.setting.clone();
+        doubt.routing[0] = vec![0.84, 0.16];
+        job.doubt = Some(doubt);
+        assert!(!job.run().result.expect("a plan").worth_it);
+    }
+
+    #[test]
+    fn a_policy_that_disappoints_is_not_proposed_again() {
+        let mut job = job(Policy::default(), None);
+        job.measured = Some(360.0);
+        let reply = job.run().result.expect("a plan");
+        assert!(reply.worth_it && reply.table.at(8).policy != Policy::default(), "{reply:?}");
     }
 
     #[test]

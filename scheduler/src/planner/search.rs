@@ -34,12 +34,14 @@ pub struct SearchSpec {
     pub request_steps: u64,
     /// Seeds the draws.
     pub seed: u64,
+    /// A rule without numbers to tune that is left out.
+    pub avoid: Option<Policy>,
 }
 
 impl Default for SearchSpec {
     /// No limit; 30,000 rows.
     fn default() -> Self {
-        Self { p99_limit: None, request_steps: 30_000, seed: 1 }
+        Self { p99_limit: None, request_steps: 30_000, seed: 1, avoid: None }
     }
 }
 
@@ -80,7 +82,10 @@ pub(super) fn search_with(
         coarse,
         cap: CLIMB_COST * full as f64,
     };
-    let simple = simple_rules(setting.models(), requests);
+    let mut simple = simple_rules(setting.models(), requests);
+    if simple.len() > 1 {
+        simple.retain(|rule| Some(rule) != spec.avoid.as_ref());
+    }
     let mut finalists: Vec<usize> = simple.into_iter().map(|p| search.race.enter(p, coarse)).collect();
     if finalists.len() > 1 {
         for hint in &candidates.hints {

@@ -5,7 +5,7 @@ use super::devices::Devices;
 use super::matrix::MatrixRouter;
 use super::run::SimError;
 use crate::core::Core;
-use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, RouteId};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, RequestId, RouteId};
 use crate::pilot::{PlannerConfig, PlannerStatus};
 use crate::planner::PlanReply;
 use crate::policy::{LatencyTable, Policy};
@@ -58,6 +58,8 @@ pub struct Moment {
     pub planned: bool,
     /// Changes of the policy by the planner so far, fallbacks included.
     pub changes: u64,
+    /// Rounds of planning that were answered so far.
+    pub rounds: u64,
 }
 
 impl Moment {
@@ -87,8 +89,7 @@ impl ChangingLoop {
     /// Runs all phases.
     pub fn run(&self) -> Result<ChangingOutcome, SimError> {
         let phase = Arc::new(AtomicUsize::new(0));
-        let matrices =
-            self.phases.iter().map(|p| MatrixRouter::new(p.routing.clone(), ModelId(0))).collect();
+        let matrices = self.phases.iter().map(|p| MatrixRouter::new(p.routing.clone(), ModelId(0))).collect();
         let router = PhasedRouter { phase: phase.clone(), matrices };
         let first = self.phases.first().ok_or_else(|| SimError("there is no phase".into()))?;
         let most = self.phases.iter().map(|p| p.requests).max().unwrap_or(1);
@@ -110,6 +111,7 @@ impl ChangingLoop {
                 policy: self.policy.clone(),
                 planned: false,
                 changes: 0,
+                rounds: 0,
             },
         };
         let mut moments = Vec::new();
@@ -126,7 +128,7 @@ struct Running<'a> {
     devices: Devices,
     setting: &'a ChangingLoop,
     lifetime: usize,
-    clients: Vec<crate::ids::RequestId>,
+    clients: Vec<RequestId>,
     submitted: u64,
     /// A plan on its way, and when it arrives.
     reply: Option<(Nanos, PlanReply)>,
@@ -174,10 +176,12 @@ impl Running<'_> {
             self.devices.land(&mut self.core, next)?;
             self.core.drain_effects().for_each(drop);
         }
-        let status = self.core.planner_status();
+        let (policy, planned, changes, rounds) = self.core.plan_progress();
         let moment = &mut self.moment;
-        (moment.policy, moment.planned) = (status.policy, status.planned);
-        moment.changes = status.plans + status.fallbacks;
+        if moment.policy != *policy {
+            moment.policy = policy.clone();
+        }
+        (moment.planned, moment.changes, moment.rounds) = (planned, changes, rounds);
         Ok(())
     }
 }

@@ -98,7 +98,8 @@ impl ClosedLoop {
             core.set_plan(plan).map_err(|e| SimError(e.to_string()))?;
         }
         for (client, &route) in self.requests.iter().enumerate() {
-            core.submit(0, endless_request(client as u64, lifetime, route, self.seed)).map_err(|e| SimError(e.to_string()))?;
+            core.submit(0, endless_request(client as u64, lifetime, route, self.seed))
+                .map_err(|e| SimError(e.to_string()))?;
         }
         Ok(core)
     }
