@@ -1,6 +1,6 @@
 //! From the state to a decision: what the policy sees, who may still come, when the guard is over.
 
-use super::Core;
+use super::{Core, Route};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
 use crate::policy::{ModelView, Plan, PolicyError};
 use crate::request::{Request, State};
@@ -11,6 +11,24 @@ use crate::subserver::Subserver;
 /// for its companions: at p = 0.35 and two requests, 8 rounds of 6 + 27.9 ms are 45 steps, and a wait beyond has a
 /// chance of 4e-9; two rounds would fire once in a hundred waits.
 const GUARD_ROUNDS: u64 = 8;
+
+impl Route {
+    /// The models that a request which stands at `at` may still visit, `at` included.
+    pub(super) fn open_to(&self, request: &Request, at: ModelId) -> ModelSet {
+        // The one model of a route is not asked for.
+        if self.reach == ModelSet::of(at) {
+            return self.reach;
+        }
+        let row = ReachRow {
+            model: at,
+            generated: request.generated(),
+            threshold: request.threshold,
+            visit: request.visit,
+            usage: request.account.usage(),
+        };
+        self.router.may_visit(&row).intersection(self.reach).union(ModelSet::of(at))
+    }
+}
 
 impl Core {
     /// Installs a policy and the numbers it predicts with; the next [`Core::launch`] decides by it. On an error
@@ -25,27 +43,11 @@ impl Core {
         Ok(())
     }
 
-    /// An admitted request stands at `at`: counts it at every model it may still visit. Called at admission and
-    /// whenever it was routed.
+    /// An admitted request stands at `at`: counts it at every model it may still visit.
     pub(super) fn count_visits(&mut self, slot: usize, at: ModelId) {
-        let request = self.table.at_mut(slot);
-        let route = super::route_of(&self.routes, request.route);
-        let mut open = ModelSet::of(at);
-        // The one model of a route is not asked for.
-        if route.reach != open {
-            let usage = request.account.usage();
-            let row = ReachRow {
-                model: at,
-                generated: request.generated(),
-                threshold: request.threshold,
-                visit: request.visit,
-                usage,
-            };
-            open = open.union(route.router.may_visit(&row).intersection(route.reach));
-        }
-        if request.may_visit != open {
-            self.set_visits(slot, open);
-        }
+        let request = self.table.at(slot);
+        let open = super::route_of(&self.routes, request.route).open_to(request, at);
+        self.set_visits(slot, open);
     }
 
     /// The request is not admitted any more.
@@ -53,7 +55,8 @@ impl Core {
         self.set_visits(slot, ModelSet::EMPTY);
     }
 
-    fn set_visits(&mut self, slot: usize, open: ModelSet) {
+    /// Where the request may go has changed. [`Route::open_to`] says it at admission and whenever it was routed.
+    pub(super) fn set_visits(&mut self, slot: usize, open: ModelSet) {
         let request = self.table.at_mut(slot);
         let before = std::mem::replace(&mut request.may_visit, open);
         for model in before.without(open).iter() {
