@@ -30,6 +30,7 @@ pub(crate) enum Outcome {
 
 /// Walks one candidate whose destination is known. Commits it to `request` and tells `effects`, unless it is
 /// dropped; a dropped candidate leaves no trace but the account's count of it.
+#[inline]
 pub(crate) fn settle(
     guide: Guide<'_>,
     row: &RouteRow,
@@ -63,6 +64,7 @@ pub(crate) fn settle(
 }
 
 /// Commits the candidate and tells `effects`; why the request ends with it, if it does.
+#[inline]
 fn commit(
     guide: Guide<'_>,
     row: &RouteRow,
@@ -80,6 +82,7 @@ fn commit(
 }
 
 /// Whether the token just committed, written after `generated` others, ends the request.
+#[inline]
 fn finish_reason(eos_ids: &[u32], token: u32, generated: u32, request: &Request) -> Option<FinishReason> {
     if generated >= request.min_tokens {
         if !request.ignore_eos && eos_ids.contains(&token) {

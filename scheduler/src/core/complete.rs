@@ -184,7 +184,7 @@ impl Core {
     /// Asks each route's router once for all its rows.
     fn route(&self, model: ModelId, scratch: &mut Scratch) {
         let Scratch { rows, routes, to, grouped, .. } = scratch;
-        if !routes.is_sorted() {
+        if self.routes.len() > 1 && !routes.is_sorted() {
             routes.sort_unstable();
             grouped.clear();
             grouped.extend(routes.iter().map(|&(_, place)| rows[place as usize]));
@@ -203,6 +203,7 @@ impl Core {
 
     /// Walks every sampled candidate and moves its request on.
     fn walk(&mut self, model: ModelId, scratch: &Scratch) {
+        let mut moved = 0;
         for (row, &to) in scratch.rows.iter().zip(&scratch.to) {
             let slot = row.request.slot();
             let (request, links) = self.table.at_mut_linked(slot);
@@ -220,29 +221,26 @@ impl Core {
             if request.may_visit != ModelSet::of(model) {
                 self.estimates.add_move(model, to);
             }
-            let sub = &mut self.subservers[model.index()];
-            sub.running -= 1;
+            moved += 1;
             if to != model {
                 self.handoffs[model.index()][to.index()] += 1;
                 if self.config.handoff == Handoff::Readmit {
                     self.wait_again(slot, model, to);
                     continue;
                 }
-                sub.pending += 1;
+                self.subservers[model.index()].pending += 1;
+                self.subservers[to.index()].pending -= usize::from(request.visited.contains(to));
+                request.visited.insert(to);
             }
             // From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
             let open = route.open_to(request, to);
             request.enter(State::Ready(to));
-            let owner = &mut self.subservers[to.index()];
-            if to != model {
-                owner.pending -= usize::from(request.visited.contains(to));
-                request.visited.insert(to);
-            }
-            owner.queue.push_back(links, slot);
+            self.subservers[to.index()].queue.push_back(links, slot);
             if request.may_visit != open {
                 self.set_visits(slot, open);
             }
         }
+        self.subservers[model.index()].running -= moved;
     }
 }
 

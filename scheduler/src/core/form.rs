@@ -74,6 +74,7 @@ impl Core {
 
 /// The first position that the model has not computed, at most that of the last token; `None` when a row of the
 /// batch is writing the page that this one would have to go on writing. `rows` are those formed so far.
+#[inline]
 fn start(pages: &Pages, request: &Request, model: ModelId, rows: &[Row]) -> Option<Start> {
     let last = request.tokens.len() - 1;
     let (mut at, mut reads) = (request.watermarks[model.index()] as usize, NO_ROW);
