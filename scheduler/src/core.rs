@@ -12,7 +12,7 @@ use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
-use crate::policy::{PolicyInputs, decide};
+use crate::policy::{ModelView, PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
 use crate::router::{Router, SignalSet};
@@ -84,8 +84,8 @@ pub struct Core {
     inputs: PolicyInputs,
     /// Something has changed since the last decision.
     epoch: bool,
-    /// The guard time of the last decision.
-    guard: Nanos,
+    /// What the policy saw at the last decision; kept for its room.
+    views: Vec<ModelView>,
 }
 
 impl Core {
@@ -133,7 +133,7 @@ impl Core {
             estimates: Estimates::new(config.models.len()),
             inputs: PolicyInputs::default(),
             epoch: false,
-            guard: config.guard,
+            views: vec![ModelView::default(); config.models.len()],
             config,
             routes,
         })
@@ -222,14 +222,15 @@ impl Core {
         self.feed_hungry();
         self.admit();
         self.note_stalls(now);
-        self.guard = self.guard_time();
         // Between two events nothing can be learned, so nothing is decided; only the guard can run out.
         if !self.epoch && self.wake().is_none_or(|at| at > now) {
             return ModelSet::EMPTY;
         }
         self.epoch = false;
-        let views = self.views(now);
-        let decision = decide(&self.config.policy, &views[..self.subservers.len()]);
+        let mut views = std::mem::take(&mut self.views);
+        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, view));
+        let decision = decide(&self.config.policy, &views);
+        self.views = views;
         let mut launched = self.form_all(decision.launch, now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
             // Those the policy chose lack pages. The first in order does not: it takes them from the others.
@@ -270,7 +271,10 @@ impl Core {
         match state {
             State::Waiting => self.waiting.remove(links, slot),
             State::Ready(owner) => self.subservers[owner.index()].queue.remove(links, slot),
-            State::Running(owner) => self.subservers[owner.index()].running -= 1,
+            State::Running(owner) => {
+                self.subservers[owner.index()].running -= 1;
+                self.subservers[owner.index()].goes_to = self.count_destinations(owner);
+            }
             State::Finished => {}
         }
         if let Some(owner) = state.owner() {
@@ -298,7 +302,7 @@ impl Core {
     /// make a difference.
     pub fn wake(&self) -> Option<Nanos> {
         let stalls = self.subservers.iter().filter_map(|sub| sub.stalled_since);
-        stalls.min().map(|since| since.saturating_add(self.guard))
+        stalls.min().map(|since| since.saturating_add(self.guard_time()))
     }
 
     /// Takes the effects since the last call, in order. The buffer is kept.

@@ -94,43 +94,36 @@ impl Core {
         self.config.guard.max(round.saturating_mul(GUARD_ROUNDS))
     }
 
-    /// What the policy sees now.
-    pub(super) fn views(&self, now: Nanos) -> [ModelView; MAX_MODELS] {
-        let mut views = [ModelView::default(); MAX_MODELS];
-        for (view, sub) in views.iter_mut().zip(&self.subservers) {
-            let front = sub.queue.front().map(|slot| self.table.at(slot));
-            *view = ModelView {
-                ready: sub.queue.len(),
-                busy: sub.is_busy(),
-                visitors: self.visitors[sub.model.index()],
-                cut: front.is_some_and(|r| r.cut),
-                full: sub.queue.len() >= sub.most_rows(),
-                overdue: sub.stalled_since.is_some_and(|since| since.saturating_add(self.guard) <= now),
-                last_launch: sub.last_launch(),
-                step: self.step_time(sub.model),
-                ..ModelView::default()
-            };
-            if self.config.policy.predicts() {
-                self.predict(sub, now, view);
-            }
+    /// What the policy sees of a model now.
+    pub(super) fn view(&self, sub: &Subserver, now: Nanos, view: &mut ModelView) {
+        let front = sub.queue.front().map(|slot| self.table.at(slot));
+        *view = ModelView {
+            ready: sub.queue.len(),
+            busy: sub.is_busy(),
+            visitors: self.visitors[sub.model.index()],
+            cut: front.is_some_and(|r| r.cut),
+            full: sub.queue.len() >= sub.most_rows(),
+            overdue: sub.stalled_since.is_some_and(|since| self.is_overdue(since, now)),
+            last_launch: sub.last_launch(),
+            step: self.step_time(sub.model),
+            ..ModelView::default()
+        };
+        if self.config.policy.predicts() {
+            self.predict(sub, now, view);
         }
-        views
+    }
+
+    /// Whether a model that is idle with a ready request since then has waited for the guard time.
+    fn is_overdue(&self, since: Nanos, now: Nanos) -> bool {
+        let waited = now.saturating_sub(since);
+        waited >= self.config.guard && waited >= self.guard_time()
     }
 
     /// When the batch in flight (or a batch of the queue) ends, and what it is expected to send where.
     fn predict(&self, sub: &Subserver, now: Nanos, view: &mut ModelView) {
         let mut rows_to = [0u32; MAX_MODELS];
-        let mut count = |request: &Request| {
-            request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
-        };
         view.ends_in = if let Some(batch) = sub.batch() {
-            // A cut row routes nothing; a request that is over goes nowhere.
-            for row in batch.rows.iter().filter(|row| row.samples) {
-                let request = self.table.at(row.request.slot());
-                if request.state() == State::Running(sub.model) {
-                    count(request);
-                }
-            }
+            rows_to = sub.goes_to;
             let whole = self.step_time_of(sub.model, batch.rows.len(), batch.fed_tokens);
             whole.map(|t| t.saturating_sub(now.saturating_sub(batch.launched_at)))
         } else {
@@ -139,7 +132,7 @@ impl Core {
             for slot in sub.queue.iter(&self.table.links).take(rows) {
                 let request = self.table.at(slot);
                 fed += request.tokens.len() - request.watermarks[sub.model.index()] as usize;
-                count(request);
+                request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
             }
             self.step_time_of(sub.model, rows, fed.min(sub.limits.max_step_tokens))
         };
@@ -148,6 +141,20 @@ impl Core {
                 *sends = self.share(sub.model, ModelId(to as u8)) * f64::from(rows_to[to]);
             }
         }
+    }
+
+    /// Per model: the rows of the batch in flight of `from` that may send their request there. A cut row routes
+    /// nothing; a request that is over goes nowhere.
+    pub(super) fn count_destinations(&self, from: ModelId) -> [u32; MAX_MODELS] {
+        let mut rows_to = [0; MAX_MODELS];
+        let batch = self.batch(from).map_or(&[][..], |batch| &batch.rows);
+        for row in batch.iter().filter(|row| row.samples) {
+            let request = self.table.at(row.request.slot());
+            if request.state() == State::Running(from) {
+                request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
+            }
+        }
+        rows_to
     }
 
     /// P: the plan's, or the estimate.

@@ -47,6 +47,9 @@ impl Core {
             let sub = &mut self.subservers[model.index()];
             sub.queue.remove(links, slot);
             sub.reads.push(reads);
+            if row.samples {
+                request.may_visit.iter().for_each(|model| sub.goes_to[model.index()] += 1);
+            }
             batch.rows.push(row);
         }
         let sub = &mut self.subservers[model.index()];
