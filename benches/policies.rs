@@ -13,7 +13,7 @@ use tokenrouter_engine::{
     SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
-use tokenrouter_scheduler::{CountTable, Policy, RouteId, Thresholds};
+use tokenrouter_scheduler::{CountTable, Handoff, Policy, RouteId, Thresholds};
 
 const TOKENS: u32 = 64;
 
@@ -34,6 +34,7 @@ fn start(policy: Policy) -> EngineHandle {
         models: vec![model("small", "slm"), model("large", "llm")],
         routes: vec![route],
         policy,
+        handoff: Handoff::default(),
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
         context_len: 0,

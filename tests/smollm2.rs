@@ -9,8 +9,8 @@ use serde_json::Value;
 use support::engine::{request, route, run_all, start, stop};
 use support::{root, skip};
 use tokenrouter_engine::{DType, EngineConfig, EngineModel};
-use tokenrouter_scheduler::Policy;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::{Handoff, Policy};
 use tokenrouter_server::text::{ChatOptions, TextModel};
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -52,6 +52,7 @@ fn greedy_ids_are_those_of_transformers() {
         real_vocab: text.real_vocab(),
         eos_ids: text.eos_ids().to_vec(),
         policy: Policy::default(),
+        handoff: Handoff::default(),
     };
     let engine = start(&config, &Registry::builtin());
     let cases = golden["cases"].as_array().expect("cases");

@@ -8,7 +8,7 @@ use std::thread::Thread;
 
 use tokenrouter_kernels::DType;
 use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec};
-use tokenrouter_scheduler::{ConfigError, Core, CoreConfig, ModelId, ModelLimits, Nanos, Policy};
+use tokenrouter_scheduler::{ConfigError, Core, CoreConfig, Handoff, ModelId, ModelLimits, Nanos, Policy};
 
 use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
@@ -79,6 +79,8 @@ pub struct EngineConfig {
     pub eos_ids: Vec<u32>,
     /// When models launch.
     pub policy: Policy,
+    /// What a request takes along to another model.
+    pub handoff: Handoff,
 }
 
 /// Why the engine did not start.
@@ -301,6 +303,7 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         prefix_cache: config.prefix_cache,
         reserve_pages: config.reserve_pages,
         planner: None,
+        handoff: config.handoff,
     }
 }
 

@@ -15,6 +15,18 @@ pub struct ModelLimits {
     pub max_step_tokens: usize,
 }
 
+/// What a request takes along when its router sends it to another model. The token streams are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handoff {
+    /// It keeps its pages and watermarks and stands in the peer's queue at once (design rule 3).
+    #[default]
+    Resume,
+    /// For comparison, what standard serving does: the peer gets it as a new request. It publishes what it has
+    /// computed, gives its pages back, waits for admission, is matched against the prefix cache block by block, and
+    /// feeds again what the match does not cover. Without the prefix cache that is everything.
+    Readmit,
+}
+
 /// The shape of a core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
@@ -42,6 +54,8 @@ pub struct CoreConfig {
     pub reserve_pages: usize,
     /// Plans from the running estimates while `policy` is in force until there is a plan; none keeps to `policy`.
     pub planner: Option<PlannerConfig>,
+    /// What a request takes along to another model.
+    pub handoff: Handoff,
 }
 
 /// A request to be submitted.

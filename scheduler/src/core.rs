@@ -14,7 +14,7 @@ use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, Requ
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
 use crate::pilot::Pilot;
-use crate::policy::{PolicyInputs, decide};
+use crate::policy::{ModelView, PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
 use crate::router::{Router, SignalSet};
@@ -91,8 +91,8 @@ pub struct Core {
     routed: usize,
     /// Something has changed since the last decision.
     epoch: bool,
-    /// The guard time of the last decision.
-    guard: Nanos,
+    /// What the policy saw at the last decision; kept for its room.
+    views: Vec<ModelView>,
 }
 
 impl Core {
@@ -143,7 +143,7 @@ impl Core {
             pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
             routed: 0,
             epoch: false,
-            guard: config.guard,
+            views: vec![ModelView::default(); config.models.len()],
             config,
             routes,
         })
@@ -232,14 +232,17 @@ impl Core {
         self.feed_hungry();
         self.admit();
         self.note_stalls(now);
-        self.guard = self.guard_time();
         // Between two events nothing can be learned, so nothing is decided; only the guard can run out.
         if !self.epoch && self.wake().is_none_or(|at| at > now) {
             return ModelSet::EMPTY;
         }
         self.epoch = false;
-        let views = self.views(now);
-        let decision = decide(self.policy(), &views[..self.subservers.len()]);
+        let mut views = std::mem::take(&mut self.views);
+        let policy = self.policy();
+        let predicts = policy.predicts();
+        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, predicts, view));
+        let decision = decide(policy, &views);
+        self.views = views;
         let mut launched = self.form_all(decision.launch, now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
             // Those the policy chose lack pages. The first in order does not: it takes them from the others.
@@ -280,7 +283,10 @@ impl Core {
         match state {
             State::Waiting => self.waiting.remove(links, slot),
             State::Ready(owner) => self.subservers[owner.index()].queue.remove(links, slot),
-            State::Running(owner) => self.subservers[owner.index()].running -= 1,
+            State::Running(owner) => {
+                self.subservers[owner.index()].running -= 1;
+                self.subservers[owner.index()].goes_to = self.count_destinations(owner);
+            }
             State::Finished => {}
         }
         if let Some(owner) = state.owner() {
@@ -308,7 +314,7 @@ impl Core {
     /// make a difference.
     pub fn wake(&self) -> Option<Nanos> {
         let stalls = self.subservers.iter().filter_map(|sub| sub.stalled_since);
-        stalls.min().map(|since| since.saturating_add(self.guard))
+        stalls.min().map(|since| since.saturating_add(self.guard_time()))
     }
 
     /// Takes the effects since the last call, in order. The buffer is kept.

@@ -23,6 +23,7 @@
 //!     prefix_cache: true,
 //!     reserve_pages: 2,
 //!     planner: None,
+//!     handoff: Handoff::default(),
 //! };
 //! let mut core = Core::new(config, vec![router])?;
 //! let request = NewRequest { prompt: vec![5, 6, 7], max_new_tokens: 1, ..NewRequest::default() };
@@ -66,7 +67,9 @@ mod request;
 mod subserver;
 mod walk;
 
-pub use crate::config::{CompleteError, ConfigError, CoreConfig, ModelLimits, NewRequest, SubmitError};
+pub use crate::config::{
+    CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, SubmitError,
+};
 pub use crate::core::{Core, Counters};
 pub use crate::event::{
     Batch, Effect, FailKind, FinishReason, Row, RowFault, RowResult, Signals, TOP, Usage,

@@ -44,6 +44,15 @@ struct Page {
     distrusted: bool,
 }
 
+/// One page as one model sees it.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    /// The row of the model's batch in flight that writes it, or [`NO_ROW`].
+    claim: u32,
+    /// Leading positions that the model has computed.
+    valid: u8,
+}
+
 /// The row of a batch that writes a page.
 pub(crate) const NO_ROW: u32 = u32::MAX;
 
@@ -53,10 +62,8 @@ pub(crate) struct Pages {
     free: Vec<PageId>,
     pages: Vec<Page>,
     models: usize,
-    /// `[page][model]`: leading positions computed.
-    valid: Vec<u8>,
-    /// `[page][model]`: the row of the model's batch that writes it, or [`NO_ROW`].
-    claims: Vec<u32>,
+    /// `[page][model]`.
+    views: Vec<View>,
     index: PrefixIndex,
     /// Cached pages, the one used longest ago first.
     lru: Queue,
@@ -78,8 +85,7 @@ impl Pages {
             free: (0..total as u32).rev().map(PageId).collect(),
             pages: vec![Page { place: Place::Free, live: 0, ended: 0, distrusted: false }; total],
             models,
-            valid: vec![0; total * models],
-            claims: vec![NO_ROW; total * models],
+            views: vec![View { claim: NO_ROW, valid: 0 }; total * models],
             index: PrefixIndex::new(total),
             lru: Queue::default(),
             links,
@@ -114,7 +120,7 @@ impl Pages {
         };
         self.index.forget(page);
         let at = page.0 as usize;
-        self.valid[at * self.models..][..self.models].fill(0);
+        self.views[at * self.models..][..self.models].iter_mut().for_each(|view| view.valid = 0);
         self.pages[at].distrusted = false;
         self.pages[at].live = 1;
         self.settle(page);
@@ -192,30 +198,44 @@ impl Pages {
     }
 
     fn is_computed(&self, page: PageId) -> bool {
-        self.valid[page.0 as usize * self.models..][..self.models].iter().any(|&v| v > 0)
+        self.views[page.0 as usize * self.models..][..self.models].iter().any(|view| view.valid > 0)
+    }
+
+    fn view(&mut self, page: PageId, model: ModelId) -> &mut View {
+        &mut self.views[page.0 as usize * self.models + model.index()]
     }
 
     /// Leading positions of the page that `model` has computed.
     pub(crate) fn valid(&self, page: PageId, model: ModelId) -> usize {
-        usize::from(self.valid[page.0 as usize * self.models + model.index()])
-    }
-
-    /// A completed step of `model` has computed the first `valid` positions.
-    pub(crate) fn computed(&mut self, page: PageId, model: ModelId, valid: usize) {
-        let entry = &mut self.valid[page.0 as usize * self.models + model.index()];
-        *entry = (*entry).max(valid.min(PAGE_TOKENS) as u8);
+        usize::from(self.views[page.0 as usize * self.models + model.index()].valid)
     }
 
     /// The row that writes the page in the batch of `model`, or [`NO_ROW`].
     pub(crate) fn claim(&self, page: PageId, model: ModelId) -> u32 {
-        self.claims[page.0 as usize * self.models + model.index()]
+        self.views[page.0 as usize * self.models + model.index()].claim
     }
 
-    /// Sets or ([`NO_ROW`]) ends the claim.
-    pub(crate) fn set_claim(&mut self, page: PageId, model: ModelId, row: u32) {
-        let claim = &mut self.claims[page.0 as usize * self.models + model.index()];
-        assert!((*claim == NO_ROW) != (row == NO_ROW), "page {} has two claimants or none", page.0);
-        *claim = row;
+    /// Row `row` of the batch of `model` is going to write the positions from `start` to `end` of the block table.
+    pub(crate) fn launched(&mut self, table: &[PageId], model: ModelId, start: u32, end: u32, row: u32) {
+        for &page in &table[start as usize / PAGE_TOKENS..(end as usize).div_ceil(PAGE_TOKENS)] {
+            let view = self.view(page, model);
+            assert!(view.claim == NO_ROW, "page {} has two claimants", page.0);
+            view.claim = row;
+        }
+    }
+
+    /// The batch has landed: the row writes no page any more, and if it ran well, what it wrote may be read.
+    pub(crate) fn landed(&mut self, table: &[PageId], model: ModelId, start: u32, end: u32, well: bool) {
+        let (first, end) = (start as usize / PAGE_TOKENS, end as usize);
+        for (i, &page) in table[first..end.div_ceil(PAGE_TOKENS)].iter().enumerate() {
+            let view = self.view(page, model);
+            assert!(view.claim != NO_ROW, "page {} was written without a claim", page.0);
+            view.claim = NO_ROW;
+            if well {
+                let valid = (end - (first + i) * PAGE_TOKENS).min(PAGE_TOKENS) as u8;
+                view.valid = view.valid.max(valid);
+            }
+        }
     }
 
     /// Appends to `found` the pages that hold the leading blocks of `tokens`, but never the block of the last token:
@@ -314,11 +334,17 @@ mod tests {
         [n; PAGE_TOKENS]
     }
 
+    /// Model 0 computes a whole page.
+    fn compute(pages: &mut Pages, page: PageId) {
+        pages.launched(&[page], A, 0, 16, 0);
+        pages.landed(&[page], A, 0, 16, true);
+    }
+
     /// A published page, computed by model 0, held by one.
     fn published(pages: &mut Pages, n: u32) -> PageId {
         let page = pages.take().unwrap();
         pages.publish(None, &[page], 0, &block(n));
-        pages.computed(page, A, PAGE_TOKENS);
+        compute(pages, page);
         page
     }
 
@@ -384,7 +410,7 @@ mod tests {
         let chain = [pages.take().unwrap(), pages.take().unwrap()];
         for i in 0..2 {
             pages.publish(None, &chain, i, &block(9));
-            pages.computed(chain[i], A, PAGE_TOKENS);
+            compute(&mut pages, chain[i]);
         }
         pages.release(&chain);
         assert_eq!(pages.take(), Some(chain[1]));
@@ -429,8 +455,8 @@ mod tests {
     fn a_page_has_one_claimant_per_model() {
         let mut pages = Pages::new(1, 2);
         let a = pages.take().unwrap();
-        pages.set_claim(a, A, 0);
-        pages.set_claim(a, ModelId(1), 0);
-        pages.set_claim(a, A, 1);
+        pages.launched(&[a], A, 0, 1, 0);
+        pages.launched(&[a], ModelId(1), 0, 1, 0);
+        pages.launched(&[a], A, 1, 2, 1);
     }
 }

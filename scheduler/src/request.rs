@@ -1,7 +1,7 @@
 //! Requests and the table that holds them.
 
 use crate::config::NewRequest;
-use crate::ids::{MAX_MODELS, ModelId, ModelSet, PageId, RequestId, RouteId};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::Account;
 use crate::pages::pages_for;
 use crate::queue::Links;
@@ -14,7 +14,7 @@ pub(crate) const MAX_PREEMPTIONS: u32 = 2;
 /// has visited except its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not admitted, or preempted: no pages, no owner.
+    /// Not admitted, preempted, or handed off as a new request: no pages, no owner.
     Waiting,
     /// In this model's queue.
     Ready(ModelId),
@@ -36,7 +36,7 @@ impl State {
     fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
-            (Self::Ready(_), Self::Waiting) => true,
+            (Self::Ready(_) | Self::Running(_), Self::Waiting) => true,
             (Self::Ready(from), Self::Running(to)) => from == to,
             (Self::Finished, _) => false,
             (_, Self::Finished) => true,
@@ -76,7 +76,7 @@ pub(crate) struct Request {
     pub(crate) high_water: [u32; MAX_MODELS],
     /// How often it was preempted.
     pub(crate) preempted: u32,
-    /// The model that owned it when it was preempted: there it goes on.
+    /// The model that owned it when it was preempted, or to which it was handed off as a new request: there it goes on.
     pub(crate) resume: Option<ModelId>,
     /// Its number in the order of arrival.
     pub(crate) arrival: u64,
@@ -162,7 +162,18 @@ impl Request {
         self.preempted < MAX_PREEMPTIONS
     }
 
+    /// Tokens below this may be published: all that count but the last.
+    pub(crate) fn publishable(&self) -> usize {
+        (self.prompt_len + self.account.usage().completion_tokens - 1) as usize
+    }
+
+    /// Whether there is a whole block to publish, if a model has computed it.
+    pub(crate) fn may_publish(&self) -> bool {
+        self.publishable() >= (self.published as usize + 1) * PAGE_TOKENS
+    }
+
     /// Appends a token of the answer.
+    #[inline]
     pub(crate) fn commit(&mut self, token: u32, writer: ModelId) {
         assert!(self.generated() < self.max_new_tokens, "a token past the request's limit");
         self.tokens.push(token);
@@ -269,6 +280,13 @@ impl Table {
         self.slots[slot].tenant.as_mut().expect("a queue or batch names a vacant slot")
     }
 
+    /// As [`Table::at_mut`], with the links of all slots, to move the request from one queue to another.
+    pub(crate) fn at_mut_linked(&mut self, slot: usize) -> (&mut Request, &mut Links) {
+        // As in `at`.
+        let tenant = self.slots[slot].tenant.as_mut().expect("a queue or batch names a vacant slot");
+        (tenant, &mut self.links)
+    }
+
     /// Every occupied slot, for checks.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Request)> {
         self.slots.iter().enumerate().filter_map(|(i, s)| s.tenant.as_ref().map(|r| (i, r)))
@@ -309,6 +327,8 @@ mod tests {
             (State::Running(b), State::Ready(b)),
             (State::Ready(a), State::Waiting),
             (State::Ready(b), State::Waiting),
+            (State::Running(a), State::Waiting),
+            (State::Running(b), State::Waiting),
         ];
         for from in states {
             for to in states {

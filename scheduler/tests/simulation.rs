@@ -2,6 +2,7 @@
 //!
 //! `TOKENROUTER_SIM_SEEDS=N` runs N seeds, `TOKENROUTER_SIM_FIRST=S` starts at seed S: a failure prints its seed.
 
+use tokenrouter_scheduler::Handoff;
 use tokenrouter_scheduler::sim::{Coverage, Outcome, Scenario, check, run};
 
 fn number(name: &str, default: u64) -> u64 {
@@ -39,9 +40,10 @@ fn every_invariant_holds_under_random_weather() {
     let mut total = Coverage::default();
     let mut tokens = 0;
     let mut terminals = [0; 6];
-    let mut handoffs = 0;
+    let (mut handoffs, mut readmitted) = (0, 0);
     for seed in seeds() {
-        let outcome = checked_run(seed, &Scenario::random(seed));
+        let scenario = Scenario::random(seed);
+        let outcome = checked_run(seed, &scenario);
         let Coverage { refused, simultaneous, cut_rows, deferred, .. } = outcome.coverage;
         total.refused += refused;
         total.simultaneous += simultaneous;
@@ -63,7 +65,9 @@ fn every_invariant_holds_under_random_weather() {
         {
             *sum += n;
         }
-        handoffs += outcome.counters.handoffs.iter().flatten().sum::<u64>();
+        let moved = outcome.counters.handoffs.iter().flatten().sum::<u64>();
+        handoffs += moved;
+        readmitted += if scenario.config.handoff == Handoff::Readmit { moved } else { 0 };
         tokens += outcome.streams.iter().map(|s| s.tokens.len()).sum::<usize>();
     }
     println!("{tokens} tokens, {handoffs} handoffs, terminals {terminals:?}, {total:?}");
@@ -79,7 +83,10 @@ fn every_invariant_holds_under_random_weather() {
         assert!(seen.iter().all(|&n| n >= 20), "the weather is too quiet: {total:?}");
         assert!(ended_nothing >= 20 && failed_steps >= 20 && turns >= 10_000, "too quiet: {total:?}");
         assert!(terminals.iter().all(|&n| n >= 20), "an ending is missing: {terminals:?}");
-        assert!(handoffs >= 1_000);
+        assert!(
+            handoffs >= 1_000 && readmitted >= 1_000,
+            "{handoffs} handoffs, {readmitted} as new requests"
+        );
     }
 }
 

@@ -54,6 +54,7 @@ fn core(rows: usize) -> Core {
         prefix_cache: true,
         reserve_pages: 2,
         planner: None,
+        handoff: Handoff::default(),
     };
     let routes: Vec<Box<dyn Router>> = vec![
         Box::new(RStitch::new(A, B, Threshold::Value(0.03))),

@@ -7,7 +7,7 @@ use tokenrouter_engine::{
     SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
-use tokenrouter_scheduler::{FinishReason, Policy, RouteId, Usage};
+use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
 
 use super::root;
 
@@ -33,6 +33,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         real_vocab: 455,
         eos_ids: Vec::new(),
         policy: Policy::default(),
+        handoff: Handoff::default(),
     }
 }
 

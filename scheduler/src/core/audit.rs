@@ -140,6 +140,12 @@ impl Core {
             let Some(batch) = sub.batch() else { continue };
             assert!(!batch.rows.is_empty() && batch.rows.len() <= sub.limits.max_batch_rows);
             assert!(batch.fed_tokens <= sub.limits.max_step_tokens);
+            assert_eq!(
+                sub.goes_to,
+                self.count_destinations(sub.model),
+                "where the batch of {} goes",
+                sub.model
+            );
             let fed: usize = batch.rows.iter().map(|r| r.len as usize).sum();
             assert_eq!(fed, batch.fed_tokens);
             for (index, row) in batch.rows.iter().enumerate() {

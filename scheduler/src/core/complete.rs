@@ -1,35 +1,49 @@
 //! A step has landed: absorb its rows, route them, walk each candidate, move the requests on.
 
 use super::{Core, route_of};
-use crate::config::CompleteError;
+use crate::config::{CompleteError, Handoff};
 use crate::event::{FailKind, FinishReason, Row, RowResult};
 use crate::ids::{ModelId, ModelSet, Nanos, RouteId};
 use crate::request::{Request, State};
 use crate::router::{RouteRow, StepView};
 use crate::walk::{Guide, Outcome, settle};
 
+/// What a row's step was worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    /// The row has a fault of its own.
+    Faulty,
+    /// It read what a row wrote that was not well, whatever its own result says.
+    Misled,
+}
+
 /// Buffers of a completion, kept so that a steady state allocates nothing.
+#[derive(Default)]
 pub(super) struct Scratch {
-    /// Rows that sampled: their route and index in the batch, grouped by route.
-    sampled: Vec<(RouteId, u32)>,
-    /// What the routers see, in the order of `sampled`.
+    /// Rows that sampled, as the routers see them; after [`Core::route`] grouped by route.
     rows: Vec<RouteRow>,
+    /// Their routes, and their places before they were grouped.
+    routes: Vec<(RouteId, u32)>,
     /// Where each of them goes.
     to: Vec<ModelId>,
-    /// Per row: whether what it wrote or read cannot be trusted.
-    bad: Vec<bool>,
     /// Slots of the rows that the step's token limit cut, or that must run again.
     cut: Vec<usize>,
+    /// Per row; empty for a step without faults.
+    health: Vec<Health>,
+    /// Room to group rows in.
+    grouped: Vec<RouteRow>,
 }
 
 impl Scratch {
     pub(super) fn new(rows: usize) -> Self {
         Self {
-            sampled: Vec::with_capacity(rows),
             rows: Vec::with_capacity(rows),
+            routes: Vec::with_capacity(rows),
             to: Vec::with_capacity(rows),
             cut: Vec::with_capacity(rows),
-            bad: Vec::with_capacity(rows),
+            health: Vec::with_capacity(rows),
+            grouped: Vec::with_capacity(rows),
         }
     }
 }
@@ -57,11 +71,13 @@ impl Core {
         }
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
-        self.absorb(model, &rows, results);
-        self.route(model, &rows, results);
-        let committed = self.walk(model);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.absorb(model, &rows, results, &mut scratch);
+        self.route(model, &mut scratch);
+        let committed = self.walk(model, &scratch);
         self.note_landed(now, committed, prompt);
-        self.return_cut(model);
+        self.return_cut(model, &scratch.cut);
+        self.scratch = scratch;
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
         Ok(())
@@ -77,7 +93,8 @@ impl Core {
         self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
         for row in &rows {
-            self.unclaim(model, row);
+            let request = self.table.at(row.request.slot());
+            self.pages.landed(&request.pages, model, row.start, row.start + row.len, false);
             if !self.release_if_over(row) {
                 let kind = FailKind::Step { model, why: why.to_owned() };
                 self.finish(row.request.slot(), FinishReason::Failed(kind), false);
@@ -89,62 +106,75 @@ impl Core {
 
     /// Books what every row has fed, fails faulty rows, and sorts the others into sampled and cut. A row that read
     /// what a faulty row wrote in this step has done nothing and runs again.
-    fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult]) {
-        self.scratch.sampled.clear();
-        self.scratch.cut.clear();
-        self.scratch.bad.clear();
+    fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult], scratch: &mut Scratch) {
+        scratch.rows.clear();
+        scratch.routes.clear();
+        scratch.cut.clear();
+        self.diagnose(model, results, &mut scratch.health);
         for (index, (row, result)) in rows.iter().zip(results).enumerate() {
-            self.unclaim(model, row);
-            let reads = self.subservers[model.index()].reads[index] as usize;
-            let misled = self.scratch.bad.get(reads).is_some_and(|&bad| bad);
-            self.scratch.bad.push(misled || result.fault.is_some());
-            if !self.scratch.bad[index] {
-                self.computed(model, row);
-            }
-            if self.release_if_over(row) {
-                continue;
-            }
+            let health = scratch.health.get(index).copied().unwrap_or(Health::Well);
             let slot = row.request.slot();
-            if misled {
-                self.scratch.cut.push(slot);
+            let request = self.table.at_mut(slot);
+            let well = health == Health::Well;
+            self.pages.landed(&request.pages, model, row.start, row.start + row.len, well);
+            if request.state() == State::Finished {
+                self.release_if_over(row);
                 continue;
             }
-            let request = self.table.at_mut(slot);
+            if health == Health::Misled {
+                scratch.cut.push(slot);
+                continue;
+            }
             book(request, model, row);
             if let Some(fault) = result.fault {
                 let kind = FailKind::Row { model, fault };
                 self.finish(slot, FinishReason::Failed(kind), false);
-            } else if row.samples {
-                self.scratch.sampled.push((request.route, index as u32));
+                continue;
+            }
+            if row.samples {
+                scratch.routes.push((request.route, scratch.rows.len() as u32));
+                scratch.rows.push(route_row(request, model, row, result));
             } else {
-                self.scratch.cut.push(slot);
+                scratch.cut.push(slot);
+            }
+            if request.may_publish() {
+                self.publish(slot);
             }
         }
-        for row in rows {
-            if self.table.get(row.request).is_some() {
-                self.publish(row.request.slot());
-            }
+    }
+
+    /// Says how every row is if one of them has a fault.
+    fn diagnose(&self, model: ModelId, results: &[RowResult], health: &mut Vec<Health>) {
+        health.clear();
+        if results.iter().all(|result| result.fault.is_none()) {
+            return;
+        }
+        for (result, &reads) in results.iter().zip(&self.subservers[model.index()].reads) {
+            // A row reads only what stands before it.
+            let misled = health.get(reads as usize).is_some_and(|&h| h != Health::Well);
+            health.push(match result.fault {
+                _ if misled => Health::Misled,
+                Some(_) => Health::Faulty,
+                None => Health::Well,
+            });
         }
     }
 
     /// Rows that were cut are ready again at once. When all ready requests fit into one batch they keep their place
     /// at the front and are the first to get what is left of the token limit. Else they go to the back: however long
     /// the prompts, a ready request is passed over by at most as many batches as the others fill.
-    fn return_cut(&mut self, model: ModelId) {
+    fn return_cut(&mut self, model: ModelId, cut: &[usize]) {
         let sub = &mut self.subservers[model.index()];
-        let crowded = sub.queue.len() + self.scratch.cut.len() > sub.limits.max_batch_rows;
-        // In reverse to the front and forwards to the back, so that they keep their order.
-        let count = self.scratch.cut.len();
-        for i in 0..count {
-            let slot = self.scratch.cut[if crowded { i } else { count - 1 - i }];
-            self.leave_batch(model);
-            let request = self.table.at_mut(slot);
+        sub.running -= cut.len();
+        let crowded = sub.queue.len() + cut.len() > sub.limits.max_batch_rows;
+        for i in 0..cut.len() {
+            // In reverse to the front and forwards to the back, so that they keep their order.
+            let slot = cut[if crowded { i } else { cut.len() - 1 - i }];
+            let (request, links) = self.table.at_mut_linked(slot);
             request.enter(State::Ready(model));
             request.cut = true;
-            let (queue, links) = (&mut self.subservers[model.index()].queue, &mut self.table.links);
-            if crowded { queue.push_back(links, slot) } else { queue.push_front(links, slot) }
+            if crowded { sub.queue.push_back(links, slot) } else { sub.queue.push_front(links, slot) }
         }
-        self.scratch.cut.clear();
     }
 
     /// A request that ended while its row was in flight lets go of its slot and pages now. True for such a row.
@@ -160,93 +190,95 @@ impl Core {
     }
 
     /// Asks each route's router once for all its rows.
-    fn route(&mut self, model: ModelId, rows: &[Row], results: &[RowResult]) {
-        let Scratch { sampled, rows: views, to, .. } = &mut self.scratch;
-        if self.routes.len() > 1 {
-            sampled.sort_unstable();
-        }
-        views.clear();
-        for &(_, index) in sampled.iter() {
-            let (row, result) = (&rows[index as usize], &results[index as usize]);
-            let request = self.table.at(row.request.slot());
-            views.push(RouteRow {
-                request: row.request,
-                model,
-                position: request.tokens.len() as u32,
-                generated: request.generated(),
-                candidate: result.token,
-                signals: result.signals,
-                threshold: request.threshold,
-                visit: request.visit,
-                seed: request.seed,
-                choice: request.choice,
-            });
+    fn route(&self, model: ModelId, scratch: &mut Scratch) {
+        let Scratch { rows, routes, to, grouped, .. } = scratch;
+        if self.routes.len() > 1 && !routes.is_sorted() {
+            routes.sort_unstable();
+            grouped.clear();
+            grouped.extend(routes.iter().map(|&(_, place)| rows[place as usize]));
+            std::mem::swap(rows, grouped);
         }
         to.clear();
-        to.resize(views.len(), model);
+        to.resize(rows.len(), model);
         let mut start = 0;
-        for group in sampled.chunk_by(|a, b| a.0 == b.0) {
+        for group in routes.chunk_by(|a, b| a.0 == b.0) {
             let end = start + group.len();
-            let step = StepView { model, rows: &views[start..end] };
+            let step = StepView { model, rows: &rows[start..end] };
             route_of(&self.routes, group[0].0).router.route(&step, &mut to[start..end]);
             start = end;
         }
     }
 
     /// Walks every sampled candidate and moves its request on. Returns how many were committed.
-    fn walk(&mut self, model: ModelId) -> u64 {
-        let mut total = 0;
-        for i in 0..self.scratch.sampled.len() {
-            let (row, to) = (&self.scratch.rows[i], self.scratch.to[i]);
+    fn walk(&mut self, model: ModelId, scratch: &Scratch) -> u64 {
+        let (mut moved, mut total) = (0, 0);
+        for (row, &to) in scratch.rows.iter().zip(&scratch.to) {
             let slot = row.request.slot();
-            let request = self.table.at_mut(slot);
+            let (request, links) = self.table.at_mut_linked(slot);
             let route = route_of(&self.routes, request.route);
             let before = request.tokens.len();
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
             let outcome = settle(guide, row, to, request, &mut self.effects);
             let committed = request.tokens.len() > before;
             total += u64::from(committed);
-            match outcome {
-                Outcome::Stay => self.make_ready(slot, model, model, true),
-                Outcome::HandOver(to) => self.make_ready(slot, model, to, committed),
-                Outcome::Finish(reason) => self.finish(slot, reason, false),
+            let to = match outcome {
+                Outcome::Stay => model,
+                Outcome::HandOver(to) => to,
+                Outcome::Finish(reason) => {
+                    self.finish(slot, reason, false);
+                    continue;
+                }
+            };
+            // Its owner is among the models it may visit.
+            if request.may_visit != ModelSet::of(model) {
+                self.estimates.add_move(model, to, committed);
+            }
+            moved += 1;
+            if to != model {
+                self.handoffs[model.index()][to.index()] += 1;
+                if self.config.handoff == Handoff::Readmit {
+                    self.wait_again(slot, model, to);
+                    continue;
+                }
+                self.subservers[model.index()].pending += 1;
+                self.subservers[to.index()].pending -= usize::from(request.visited.contains(to));
+                request.visited.insert(to);
+            }
+            // From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
+            let open = route.open_to(request, to);
+            request.enter(State::Ready(to));
+            self.subservers[to.index()].queue.push_back(links, slot);
+            if request.may_visit != open {
+                self.set_visits(slot, open);
             }
         }
+        self.subservers[model.index()].running -= moved;
         total
     }
+}
 
-    /// From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
-    fn make_ready(&mut self, slot: usize, from: ModelId, to: ModelId, committed: bool) {
-        self.leave_batch(from);
-        if self.table.at(slot).may_visit.len() > 1 {
-            self.estimates.add_move(from, to, committed);
-        }
-        self.count_visits(slot, to);
-        let request = self.table.at_mut(slot);
-        request.enter(State::Ready(to));
-        if from != to {
-            if request.visited.contains(to) {
-                self.subservers[to.index()].pending -= 1;
-            }
-            request.visited = request.visited.union(ModelSet::of(to));
-            self.subservers[from.index()].pending += 1;
-            self.handoffs[from.index()][to.index()] += 1;
-        }
-        self.subservers[to.index()].queue.push_back(&mut self.table.links, slot);
-    }
-
-    fn leave_batch(&mut self, model: ModelId) {
-        self.subservers[model.index()].running -= 1;
+/// A row that has sampled, as its router sees it.
+fn route_row(request: &Request, model: ModelId, row: &Row, result: &RowResult) -> RouteRow {
+    RouteRow {
+        request: row.request,
+        model,
+        position: request.tokens.len() as u32,
+        generated: request.generated(),
+        candidate: result.token,
+        signals: result.signals,
+        threshold: request.threshold,
+        visit: request.visit,
+        seed: request.seed,
+        choice: request.choice,
     }
 }
 
 /// A row has run: its tokens are in the model's cache.
 fn book(request: &mut Request, model: ModelId, row: &Row) {
     let (start, end) = (row.start, row.start + row.len);
-    request.account.step(model, row.len, row.samples);
     let high = &mut request.high_water[model.index()];
     let found = start.min(request.prompt_len).saturating_sub(*high);
     *high = (*high).max(end);
     request.watermarks[model.index()] = end;
-    request.account.found(model, found);
+    request.account.step(model, row.len, row.samples, found);
 }

@@ -9,8 +9,8 @@
 use super::Core;
 use crate::event::Row;
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS};
-use crate::pages::NO_ROW;
-use crate::request::State;
+use crate::pages::{NO_ROW, Pages};
+use crate::request::{Request, State};
 
 /// Where a row starts, and the row of the same batch that writes what it reads (or [`NO_ROW`]).
 struct Start {
@@ -34,21 +34,23 @@ impl Core {
         let mut cursor = sub.queue.front();
         while let Some(slot) = cursor.filter(|_| batch.rows.len() < most) {
             let shaped = self.shape(slot, model, spare, &batch.rows);
+            let (request, links) = self.table.at_mut_linked(slot);
             // Only now: growing may have preempted the next in the queue.
-            cursor = self.table.links.after(slot);
+            cursor = links.after(slot);
             let Some((row, reads)) = shaped else { continue };
             spare -= row.len as usize - 1;
             batch.fed_tokens += row.len as usize;
-            let request = self.table.at_mut(slot);
             batch.prompt_tokens += prompt_part(&row, request.prompt_len);
-            for &page in &request.pages[touched(&row)] {
-                self.pages.set_claim(page, model, batch.rows.len() as u32);
-            }
+            let index = batch.rows.len() as u32;
+            self.pages.launched(&request.pages, model, row.start, row.start + row.len, index);
             request.enter(State::Running(model));
             request.cut = false;
             let sub = &mut self.subservers[model.index()];
-            sub.queue.remove(&mut self.table.links, slot);
+            sub.queue.remove(links, slot);
             sub.reads.push(reads);
+            if row.samples {
+                request.may_visit.iter().for_each(|model| sub.goes_to[model.index()] += 1);
+            }
             batch.rows.push(row);
         }
         let sub = &mut self.subservers[model.index()];
@@ -62,60 +64,16 @@ impl Core {
     }
 
     fn shape(&mut self, slot: usize, model: ModelId, spare: usize, rows: &[Row]) -> Option<(Row, u32)> {
-        let Start { at, reads } = self.start(slot, model, rows)?;
-        let all = self.table.at(slot).tokens.len();
-        let unseen = all - at;
+        let request = self.table.at(slot);
+        let Start { at, reads } = start(&self.pages, request, model, rows)?;
+        let unseen = request.tokens.len() - at;
         let len = 1 + (unseen - 1).min(spare);
-        if !self.grow(slot, at + len) {
+        let has_room = request.pages.len() * PAGE_TOKENS >= at + len;
+        if !(has_room && self.hungry.is_none() || self.grow(slot, at + len)) {
             return None;
         }
         let request = self.table.id(slot);
         Some((Row { request, start: at as u32, len: len as u32, samples: len == unseen }, reads))
-    }
-
-    /// The first position that the model has not computed, at most that of the last token; `None` when a row of the
-    /// batch is writing the page that this one would have to go on writing. `rows` are those formed so far.
-    fn start(&self, slot: usize, model: ModelId, rows: &[Row]) -> Option<Start> {
-        let request = self.table.at(slot);
-        let last = request.tokens.len() - 1;
-        let (mut at, mut reads) = (request.watermarks[model.index()] as usize, NO_ROW);
-        while at < last {
-            let begin = at / PAGE_TOKENS * PAGE_TOKENS;
-            let Some(&page) = request.pages.get(at / PAGE_TOKENS) else { break };
-            let mut seen = begin + self.pages.valid(page, model);
-            let claim = self.pages.claim(page, model);
-            if let Some(row) = rows.get(claim as usize) {
-                // A shared page stands at one place in every table.
-                seen = seen.max((row.start + row.len) as usize).min(begin + PAGE_TOKENS);
-                reads = claim;
-            }
-            let full = seen == begin + PAGE_TOKENS;
-            if claim != NO_ROW && !full {
-                return None;
-            }
-            at = at.max(seen);
-            if !full {
-                break;
-            }
-        }
-        Some(Start { at: at.min(last), reads })
-    }
-
-    /// A batch has landed: its row writes no page any more.
-    pub(super) fn unclaim(&mut self, model: ModelId, row: &Row) {
-        let request = self.table.at(row.request.slot());
-        for &page in &request.pages[touched(row)] {
-            self.pages.set_claim(page, model, NO_ROW);
-        }
-    }
-
-    /// A row has run well: what it wrote may be read.
-    pub(super) fn computed(&mut self, model: ModelId, row: &Row) {
-        let request = self.table.at(row.request.slot());
-        let (span, end) = (touched(row), (row.start + row.len) as usize);
-        for (i, &page) in request.pages[span.clone()].iter().enumerate() {
-            self.pages.computed(page, model, end - (span.start + i) * PAGE_TOKENS);
-        }
     }
 }
 
@@ -124,8 +82,30 @@ fn prompt_part(row: &Row, prompt_len: u32) -> usize {
     ((row.start + row.len).min(prompt_len) - row.start.min(prompt_len)) as usize
 }
 
-/// The entries of the block table that a row writes.
-fn touched(row: &Row) -> std::ops::Range<usize> {
-    let (start, end) = (row.start as usize, (row.start + row.len) as usize);
-    start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS)
+/// The first position that the model has not computed, at most that of the last token; `None` when a row of the
+/// batch is writing the page that this one would have to go on writing. `rows` are those formed so far.
+#[inline]
+fn start(pages: &Pages, request: &Request, model: ModelId, rows: &[Row]) -> Option<Start> {
+    let last = request.tokens.len() - 1;
+    let (mut at, mut reads) = (request.watermarks[model.index()] as usize, NO_ROW);
+    while at < last {
+        let begin = at / PAGE_TOKENS * PAGE_TOKENS;
+        let Some(&page) = request.pages.get(at / PAGE_TOKENS) else { break };
+        let mut seen = begin + pages.valid(page, model);
+        let claim = pages.claim(page, model);
+        if let Some(row) = rows.get(claim as usize) {
+            // A shared page stands at one place in every table.
+            seen = seen.max((row.start + row.len) as usize).min(begin + PAGE_TOKENS);
+            reads = claim;
+        }
+        let full = seen == begin + PAGE_TOKENS;
+        if claim != NO_ROW && !full {
+            return None;
+        }
+        at = at.max(seen);
+        if !full {
+            break;
+        }
+    }
+    Some(Start { at: at.min(last), reads })
 }

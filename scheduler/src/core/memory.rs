@@ -14,7 +14,7 @@
 
 use super::Core;
 use crate::event::FinishReason;
-use crate::ids::{ModelSet, PAGE_TOKENS, RequestId};
+use crate::ids::{ModelId, ModelSet, PAGE_TOKENS, RequestId};
 use crate::pages::pages_for;
 use crate::request::State;
 
@@ -134,31 +134,38 @@ impl Core {
         true
     }
 
-    /// Takes the pages of a ready request on all models. Its tokens, writers, visit, draws and account are kept; it
-    /// waits again at the place of its arrival, to go on at the model that owned it.
+    /// Takes the pages of a ready request: it waits again, to go on at the model that owned it.
     fn preempt(&mut self, slot: usize) {
-        self.publish(slot);
         let request = self.table.at_mut(slot);
         let State::Ready(owner) = request.state() else { return };
-        request.enter(State::Waiting);
-        request.cut = false;
-        request.resume = Some(owner);
         request.preempted += 1;
         request.account.preempt();
+        self.subservers[owner.index()].queue.remove(&mut self.table.links, slot);
+        self.wait_again(slot, owner, owner);
+        self.preemptions += 1;
+    }
+
+    /// An admitted request, owned by `owner`, that stands in no queue and that no launch names, gives its pages up on
+    /// all models and waits at the place of its arrival, to go on at `resume`. Its tokens, writers, visit, draws and
+    /// account are kept. Admission leases the pages of all its tokens, so it runs a row before it needs another.
+    pub(super) fn wait_again(&mut self, slot: usize, owner: ModelId, resume: ModelId) {
+        self.publish(slot);
+        let request = self.table.at_mut(slot);
+        request.enter(State::Waiting);
+        request.cut = false;
+        request.resume = Some(resume);
         request.watermarks.fill(0);
         self.pages.release(&request.pages);
         request.pages.clear();
         let visited = request.visited;
-        self.subservers[owner.index()].queue.remove(&mut self.table.links, slot);
         self.leave(owner, visited);
         self.forget_visits(slot);
         self.enqueue(slot);
         self.epoch = true;
-        self.preemptions += 1;
     }
 
     /// An admitted request, owned by `owner`, is admitted no more.
-    pub(super) fn leave(&mut self, owner: crate::ids::ModelId, visited: ModelSet) {
+    pub(super) fn leave(&mut self, owner: ModelId, visited: ModelSet) {
         self.admitted -= 1;
         for model in visited.without(ModelSet::of(owner)).iter() {
             self.subservers[model.index()].pending -= 1;
@@ -179,9 +186,11 @@ impl Core {
             return;
         }
         let request = self.table.at_mut(slot);
+        if !request.may_publish() {
+            return;
+        }
         let computed = request.watermarks.iter().copied().max().unwrap_or(0) as usize;
-        let last = request.prompt_len + request.account.usage().completion_tokens - 1;
-        let blocks = computed.min(last as usize) / PAGE_TOKENS;
+        let blocks = computed.min(request.publishable()) / PAGE_TOKENS;
         for i in request.published as usize..blocks {
             let block = &request.tokens[i * PAGE_TOKENS..][..PAGE_TOKENS];
             self.pages.publish(request.cache_salt, &request.pages, i, block);

@@ -3,7 +3,7 @@
 
 use super::devices::Devices;
 use super::run::SimError;
-use crate::config::{CoreConfig, ModelLimits, NewRequest};
+use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
 use crate::core::Core;
 use crate::ids::{MAX_MODELS, Nanos, PAGE_TOKENS, RouteId};
 use crate::policy::{LatencyTable, Plan, Policy, PolicyInputs};
@@ -125,6 +125,7 @@ pub(super) fn endless(
         prefix_cache: false,
         reserve_pages: 0,
         planner: None,
+        handoff: Handoff::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::random::Random;
 use super::random_policy::random_policy;
 use super::random_router::RandomRouter;
 use super::reference::reference;
-use crate::config::{CoreConfig, ModelLimits, NewRequest};
+use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
 use crate::router::{Fixed, RStitch, Router, Single, Threshold};
 
@@ -114,6 +114,7 @@ impl Scenario {
             prefix_cache: random.chance(0.8),
             reserve_pages: if crowded { 0 } else { random.size(0, 3) },
             planner: None,
+            handoff: random_handoff(seed),
         };
         let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
         let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
@@ -134,6 +135,7 @@ impl Scenario {
                 ModelLimits { max_batch_rows: random.size(1, 16), max_step_tokens: random.size(1, 200) };
         }
         calm.config.policy = random_policy(&mut random, calm.config.models.len());
+        calm.config.handoff = random_handoff(seed);
         calm.config.max_waiting = calm.requests.len();
         calm.config.max_running = random.size(1, 20);
         calm.config.pages += random.size(0, 20);
@@ -160,6 +162,10 @@ impl RouteKind {
             Self::RStitch(threshold) => Box::new(RStitch::new(ModelId(0), ModelId(1), threshold)),
         }
     }
+}
+
+fn random_handoff(seed: u64) -> Handoff {
+    if Random::new(seed ^ 0x04ea_d317).chance(0.3) { Handoff::Readmit } else { Handoff::Resume }
 }
 
 fn random_route(random: &mut Random, models: usize) -> RouteKind {

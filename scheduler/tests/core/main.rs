@@ -5,6 +5,7 @@ mod lifecycle;
 mod memory;
 mod policies;
 mod prefix;
+mod readmission;
 mod rig;
 mod routing;
 mod steps;

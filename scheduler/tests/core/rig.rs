@@ -104,6 +104,7 @@ pub(crate) fn config(models: usize) -> CoreConfig {
         prefix_cache: false,
         reserve_pages: 0,
         planner: None,
+        handoff: Handoff::default(),
     }
 }
 
