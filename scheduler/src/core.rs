@@ -5,6 +5,8 @@ mod complete;
 mod decide;
 mod form;
 mod memory;
+#[cfg(test)]
+pub(crate) mod planted;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::Estimates;
@@ -86,6 +88,8 @@ pub struct Core {
     epoch: bool,
     /// The guard time of the last decision.
     guard: Nanos,
+    #[cfg(test)]
+    pub(crate) planted: Option<planted::Planted>,
 }
 
 impl Core {
@@ -134,6 +138,8 @@ impl Core {
             inputs: PolicyInputs::default(),
             epoch: false,
             guard: config.guard,
+            #[cfg(test)]
+            planted: None,
             config,
             routes,
         })
@@ -264,6 +270,8 @@ impl Core {
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        #[cfg(test)]
+        self.plant_second_terminal();
         self.forget_visits(slot);
         self.epoch = true;
         let links = &mut self.table.links;
@@ -276,6 +284,8 @@ impl Core {
         if let Some(owner) = state.owner() {
             self.leave(owner, self.table.at(slot).visited);
         }
+        #[cfg(test)]
+        self.plant_lost_page(slot);
         let request = self.table.at(slot);
         if named {
             self.pages.defer(&request.pages);

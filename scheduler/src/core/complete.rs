@@ -57,6 +57,8 @@ impl Core {
         self.return_cut(model);
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
+        #[cfg(test)]
+        self.plant_lost_wake_up();
         Ok(())
     }
 

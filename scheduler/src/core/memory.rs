@@ -155,6 +155,8 @@ impl Core {
         self.enqueue(slot);
         self.epoch = true;
         self.preemptions += 1;
+        #[cfg(test)]
+        self.plant_stale_watermark(slot, owner);
     }
 
     /// An admitted request, owned by `owner`, is admitted no more.

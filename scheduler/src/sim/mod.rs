@@ -16,6 +16,8 @@ mod closed;
 mod device;
 mod matrix;
 mod model;
+#[cfg(test)]
+mod planted;
 mod random;
 mod random_policy;
 mod random_router;

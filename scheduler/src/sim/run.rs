@@ -93,8 +93,17 @@ impl SimError {
 /// Runs a scenario to its end. [`Core::audit`] runs after every event and panics on a broken invariant; what only
 /// the outside can see (two terminals, a token after the end, a stuck run) is an error.
 pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
-    let core = Core::new(scenario.config.clone(), scenario.routers())
-        .map_err(|e| SimError(format!("the scenario is not possible: {e}")))?;
+    drive(scenario, prepare(scenario)?)
+}
+
+/// The core of a scenario.
+pub(super) fn prepare(scenario: &Scenario) -> Result<Core, SimError> {
+    Core::new(scenario.config.clone(), scenario.routers())
+        .map_err(|e| SimError(format!("the scenario is not possible: {e}")))
+}
+
+/// Runs a scenario on its core.
+pub(super) fn drive(scenario: &Scenario, core: Core) -> Result<Outcome, SimError> {
     let mut run = Run {
         devices: scenario
             .devices
