@@ -7,6 +7,7 @@ mod form;
 mod memory;
 #[cfg(test)]
 pub(crate) mod planted;
+pub(crate) mod standing;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::Estimates;

@@ -13,6 +13,7 @@
 
 mod check;
 mod closed;
+mod coverage;
 mod device;
 mod matrix;
 mod model;
@@ -27,6 +28,7 @@ mod scenario;
 
 pub use check::check;
 pub use closed::{ClosedLoop, ClosedOutcome};
+pub use coverage::{Coverage, Seen};
 pub use device::DeviceSpec;
 pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
@@ -34,5 +36,5 @@ pub use random::Random;
 pub use random_policy::random_policy;
 pub use random_router::RandomRouter;
 pub use reference::reference;
-pub use run::{Coverage, Outcome, SimError, Stream, run};
+pub use run::{Outcome, SimError, Stream, run};
 pub use scenario::{Action, RouteKind, Scenario, SimRequest, What};
