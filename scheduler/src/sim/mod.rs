@@ -25,6 +25,7 @@ mod random_router;
 mod reference;
 mod run;
 mod scenario;
+pub mod serving;
 
 pub use check::check;
 pub use closed::{ClosedLoop, ClosedOutcome};
