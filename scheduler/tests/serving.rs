@@ -212,7 +212,7 @@ fn poisson_arrivals_come_at_their_rate_and_a_full_queue_refuses() {
     assert_eq!((light.refused, light.failed), (0, 0));
     spec.workload.arrivals = Arrivals::Bursts(300, 2_000 * MS);
     let bursts = run(&spec);
-    assert!(bursts.refused > 100 && bursts.admission.p99 > 1e9, "{bursts:?}");
+    assert!(bursts.refused > 100 && bursts.admission.p99 > 0.5e9, "{bursts:?}");
 }
 
 #[test]

@@ -226,10 +226,10 @@ impl Run<'_> {
             }
             Err(error) => {
                 self.meter.report.refused += 1;
-                if !matches!(error, SubmitError::QueueFull { .. }) {
-                    self.next_turn(client, None);
-                }
                 if closed_loop {
+                    if !matches!(error, SubmitError::QueueFull { .. }) {
+                        self.next_turn(client, None);
+                    }
                     self.agenda.add(now + RETRY_AFTER, Item::Ask(client));
                 } else {
                     self.leave_session(now, client, None);
