@@ -11,7 +11,7 @@ use toml::Value;
 
 use super::routers::{self, Surroundings};
 use super::sections::{
-    BudgetSection, ChangeSection, ModelSection, RouterSection, Routers, RunSection, ScenarioFile, check_keys,
+    BudgetSection, ChangeSection, ModelSection, RouterSection, RunSection, ScenarioFile, check_keys,
 };
 use super::workload;
 
@@ -45,10 +45,7 @@ impl Scenario {
         let file: ScenarioFile = toml::from_str(text).map_err(|e| e.to_string())?;
         let models = names(&file.models)?;
         let trace = workload::trace(&file.workload, base, models.len())?;
-        let routers = match file.router {
-            Routers::One(router) => vec![router],
-            Routers::Many(routers) => routers,
-        };
+        let routers = RouterSection::all(&file.router)?;
         let shares = shares(&routers)?;
         let phase = Phase::default();
         let (changes, phases) = changes(&file.changes, &models)?;

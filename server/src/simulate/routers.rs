@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use tokenrouter_scheduler::ModelId;
-use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterSpec};
+use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterSpec, closest};
 use tokenrouter_scheduler::sim::MatrixRouter;
 use tokenrouter_scheduler::sim::serving::{Phase, ReplayRouter, SwitchRouter, TraceRequest};
 use toml::Value;
@@ -48,13 +48,19 @@ pub(super) fn build(section: &RouterSection, around: &Surroundings<'_>) -> Resul
             Ok(Box::new(ReplayRouter::new(destinations, entry(section, models)?, models, keep)))
         }
         name => {
+            let known: Vec<&str> = around.registry.names().chain([MATRIX, REPLAY]).collect();
+            if !known.contains(&name) {
+                let near = closest(name, known.iter().copied());
+                let hint = near.map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
+                return Err(format!("router.name is \"{name}\"{hint} (known: {})", known.join(", ")));
+            }
             let mut params = BTreeMap::new();
             for (key, value) in &section.params {
                 params.insert(key.clone(), param(around.models, key, value)?);
             }
             let vocab = vec![1 << 16; models];
             let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, params };
-            around.registry.build(name, &spec).map_err(|e| format!("{e} (also: {MATRIX}, {REPLAY})"))
+            around.registry.build(name, &spec).map_err(|e| e.to_string())
         }
     }
 }
@@ -63,9 +69,10 @@ fn matrix(section: &RouterSection, around: &Surroundings<'_>) -> Result<Box<dyn 
     check_keys(section, &["name", "share", "routing", "commit", "entry"])?;
     let models = around.models.len();
     let entry = entry(section, models)?;
-    let keep = commits(section, models)?;
     let routing: Vec<Vec<f64>> =
         read(section, "routing")?.ok_or("router \"matrix\" needs the key \"routing\"")?;
+    check_routing("router.routing", &routing, models)?;
+    let keep = commits(section, models)?;
     let make = |routing: &Vec<Vec<f64>>, key: &str| -> Result<Box<dyn Router>, String> {
         check_routing(key, routing, models)?;
         let router = MatrixRouter::new(routing.clone(), entry);

@@ -13,7 +13,7 @@ pub(super) struct ScenarioFile {
     #[serde(rename = "model")]
     pub(super) models: Vec<ModelSection>,
     /// One table, or a list of them with shares.
-    pub(super) router: Routers,
+    pub(super) router: Value,
     #[serde(default)]
     pub(super) scheduling: SchedulingSection,
     #[serde(default)]
@@ -56,16 +56,6 @@ pub(super) struct ModelSection {
     pub(super) dies_at_s: Option<f64>,
 }
 
-/// `[router]` or `[[router]]`.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Routers {
-    /// All requests take it.
-    One(RouterSection),
-    /// Each takes its share.
-    Many(Vec<RouterSection>),
-}
-
 /// A router; every other key is a parameter of it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct RouterSection {
@@ -73,6 +63,19 @@ pub(super) struct RouterSection {
     pub(super) share: Option<f64>,
     #[serde(flatten)]
     pub(super) params: BTreeMap<String, Value>,
+}
+
+impl RouterSection {
+    /// The sections of `[router]`, or of every `[[router]]`.
+    pub(super) fn all(value: &Value) -> Result<Vec<Self>, String> {
+        let read = |value: &Value| {
+            value.clone().try_into().map_err(|e: toml::de::Error| format!("[router]: {}", e.message()))
+        };
+        match value {
+            Value::Array(sections) => sections.iter().map(read).collect(),
+            section => Ok(vec![read(section)?]),
+        }
+    }
 }
 
 /// Memory and limits.
