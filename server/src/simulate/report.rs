@@ -28,16 +28,15 @@ pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
         let (first, between) = (&report.first_token, &report.inter_token);
         let _ = writeln!(
             out,
-            "{policy:<width$}  {:>8.1}  {:>7.2}  {:>8.1} {:>8.1}  {:>7.1} {:>7.1} {:>7.1} {:>7.1}  {:<per_model$}  \
-             {:<per_model$}",
+            "{policy:<width$}  {:>8.1}  {:>7.2}  {:>8} {:>8}  {:>7} {:>7} {:>7} {:>7}  {:<per_model$}  {:<per_model$}",
             report.tokens_per_s(),
             report.requests_per_s(),
-            ms(first.p50),
-            ms(first.p99),
-            ms(between.p50),
-            ms(between.p90),
-            ms(between.p99),
-            ms(between.p999),
+            cell(first, first.p50),
+            cell(first, first.p99),
+            cell(between, between.p50),
+            cell(between, between.p90),
+            cell(between, between.p99),
+            cell(between, between.p999),
             columns(report.models.iter().map(|m| 100.0 * m.utilisation)),
             columns(report.models.iter().map(ModelReport::mean_batch)),
         );
@@ -49,7 +48,7 @@ pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     if let [Outcome { report, .. }] = outcomes {
         out.push_str(&models(scenario, report));
     }
-    out
+    out.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 fn header(scenario: &Scenario) -> String {
@@ -196,6 +195,11 @@ fn summary(s: &Summary) -> Value {
         "p99_9": ms(s.p999),
         "max": ms(s.max),
     })
+}
+
+/// A percentile in milliseconds; a dash when nothing was measured.
+fn cell(summary: &Summary, nanos: f64) -> String {
+    if summary.count == 0 { "-".to_owned() } else { format!("{:.1}", ms(nanos)) }
 }
 
 fn ms(nanos: f64) -> f64 {

@@ -235,7 +235,8 @@ impl<'a> Run<'a> {
     fn settle(&self) -> Result<(), SimError> {
         let counters = self.core.counters();
         let pages = counters.pages;
-        if !self.core.idle() || self.clients.live().next().is_some() {
+        let runs = (0..self.devices.len()).any(|model| self.clock.is_busy(model));
+        if runs || !self.core.idle() || self.clients.live().next().is_some() {
             return SimError::new(format!("requests are left at the end: {counters:?}"));
         }
         if pages.free + pages.cached != self.spec.config.pages {

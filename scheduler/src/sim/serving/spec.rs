@@ -58,10 +58,10 @@ impl ServingDevice {
     /// A step of `rows` rows that feed `fed` tokens, alone and without jitter.
     pub fn step_time(&self, rows: usize, fed: usize) -> Nanos {
         let linear = self.base + self.per_row * rows as Nanos + self.per_token * fed as Nanos;
-        linear + self.from_table(fed as f64)
+        linear + self.table_time(fed as f64)
     }
 
-    fn from_table(&self, fed: f64) -> Nanos {
+    fn table_time(&self, fed: f64) -> Nanos {
         let after = self.table.partition_point(|&(at, _)| f64::from(at) <= fed);
         let point = |i: usize| self.table.get(i).map(|&(at, time)| (f64::from(at), time as f64));
         match (after.checked_sub(1).and_then(point), point(after)) {
@@ -212,7 +212,7 @@ mod tests {
             ..ServingDevice::default()
         };
         assert_eq!(
-            [1, 8, 12, 16, 99].map(|fed| device.from_table(fed as f64)),
+            [1, 8, 12, 16, 99].map(|fed| device.table_time(fed as f64)),
             [1000, 1000, 1500, 2000, 2000]
         );
         assert_eq!(device.step_time(3, 12), 100 + 30 + 12 + 1_500);
