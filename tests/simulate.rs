@@ -198,6 +198,25 @@ fn bad_files_are_refused_by_key() {
         let (ok, out, err) = simulate(&written("bad", &changed), &[]);
         assert!(!ok && err.contains(expected) && err.contains("bad.toml"), "{to}: {out}{err}");
     }
+    // Absurd and possible: a run or words, and no panic.
+    for (from, to) in [
+        (
+            "latency_ms = 27.9",
+            "latency_ms = { base = 100000, per_row = 1e5, per_token = 1e5 }\nslowdown = 1000",
+        ),
+        ("[run]", "[[change]]\nat_s = 0\nmodel = \"small\"\nlatency_factor = 1000\n[run]"),
+        ("answer = 90_000", "answer = 16_777_216\nshared_prefix = 16_777_216"),
+        ("answer = 90_000", "answer = 1\nmax_tokens = 4294967295\nthink_s = 1e8"),
+        ("[run]", "[[change]]\nat_s = 1\nclients = 0\n[run]"),
+        ("tokens = 800_000", "tokens = 16"),
+        ("prompt = 4", "prompt = { mean = 1e7 }"),
+    ] {
+        let changed = text.replacen(from, to, 1).replace("tokens = 60_000", "tokens = 200\nseconds = 1e8");
+        assert!(changed.contains(to), "the case changes the file: {from}");
+        let (_, out, err) =
+            simulate(&written("absurd", &changed.replace("warm_up = 1_000", "warm_up = 0")), &[]);
+        assert!(!err.contains("panicked"), "{to}: {out}{err}");
+    }
     let (ok, _, err) = simulate("scenarios/none.toml", &[]);
     assert!(!ok && err.contains("scenarios/none.toml"), "{err}");
     let (ok, _, err) = simulate("scenarios/paper.toml", &["--policy", "eagr"]);

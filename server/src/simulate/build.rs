@@ -20,7 +20,7 @@ const GUARD: Nanos = 100_000_000;
 /// Of any time in a scenario.
 const MOST_SECONDS: f64 = 1e8;
 /// Pages of the caches at most.
-const MOST_PAGES: usize = 1 << 22;
+const MOST_PAGES: usize = 1 << 20;
 
 /// A scenario that can be run.
 pub(super) struct Scenario {
@@ -175,9 +175,9 @@ fn latency(value: &Value) -> Result<ServingDevice, String> {
 
 fn millis(key: &str, value: &Value) -> Result<Nanos, String> {
     let number = value.as_float().or(value.as_integer().map(|n| n as f64));
-    match number.filter(|ms| (0.0..=1e7).contains(ms)) {
+    match number.filter(|ms| (0.0..=1e5).contains(ms)) {
         Some(ms) => Ok((ms * 1e6).round() as Nanos),
-        None => Err(format!("{key} is {value}; a number of milliseconds is needed")),
+        None => Err(format!("{key} is {value}; a number of milliseconds from 0 to 100000 is needed")),
     }
 }
 
@@ -192,13 +192,14 @@ fn budget(budget: &BudgetSection) -> Result<CoreConfig, String> {
         return Err(format!("budget: {pages} pages; it must be 1..={MOST_PAGES} (of {PAGE_TOKENS} tokens)"));
     }
     let limits = [
-        ("max_model_len", budget.max_model_len, 1 << 24),
-        ("max_running", budget.max_running, 65_536),
-        ("max_waiting", budget.max_waiting, 65_536),
+        ("max_model_len", budget.max_model_len, 2, 1 << 24),
+        ("max_running", budget.max_running, 1, 65_536),
+        ("max_waiting", budget.max_waiting, 1, 65_536),
     ];
-    if let Some((key, value, most)) = limits.into_iter().find(|&(_, value, most)| value == 0 || value > most)
+    if let Some((key, value, least, most)) =
+        limits.into_iter().find(|&(_, v, least, most)| v < least || v > most)
     {
-        return Err(format!("budget.{key} is {value}; it must be 1..={most}"));
+        return Err(format!("budget.{key} is {value}; it must be {least}..={most}"));
     }
     Ok(CoreConfig {
         models: Vec::new(),
@@ -233,14 +234,22 @@ fn changes(sections: &[ChangeSection], models: &[String]) -> Result<Changes, Str
     for section in sections {
         let at = nanos("change.at_s", section.at_s)?;
         let what = match (section.clients, section.latency_factor, &section.routing) {
-            (Some(clients), None, None) => ChangeKind::Clients(clients),
+            (Some(clients), None, None) if clients <= workload::MOST_CLIENTS => ChangeKind::Clients(clients),
+            (Some(clients), None, None) => {
+                return Err(format!(
+                    "change.clients is {clients}; at most {} are possible",
+                    workload::MOST_CLIENTS
+                ));
+            }
             (None, Some(factor), None) => {
                 let name = section.model.as_deref().ok_or("change.latency_factor needs change.model")?;
                 let model = models.iter().position(|m| m == name);
                 let model =
                     model.ok_or_else(|| format!("change.model is {name:?}; no model has this name"))?;
-                if !(factor.is_finite() && factor > 0.0) {
-                    return Err(format!("change.latency_factor is {factor}; a number above 0 is needed"));
+                if !(factor > 0.0 && factor <= 1e3) {
+                    return Err(format!(
+                        "change.latency_factor is {factor}; it must be above 0 and at most 1000"
+                    ));
                 }
                 ChangeKind::Latency(model, factor)
             }
@@ -262,8 +271,9 @@ fn length(run: &RunSection, traced: bool) -> Result<RunLength, String> {
     if run.tokens == Some(0) {
         return Err("run.tokens is 0; at least 1 is needed".into());
     }
-    let time = run.seconds.map(|s| nanos("run.seconds", s)).transpose()?;
-    Ok(RunLength { warm_up: run.warm_up, tokens: run.tokens, time })
+    // The virtual clock never comes near the end of its 64 bits.
+    let time = nanos("run.seconds", run.seconds.unwrap_or(MOST_SECONDS))?;
+    Ok(RunLength { warm_up: run.warm_up, tokens: run.tokens, time: Some(time) })
 }
 
 /// Seconds as nanoseconds.

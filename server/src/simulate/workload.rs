@@ -9,8 +9,10 @@ use super::build::nanos;
 use super::sections::WorkloadSection;
 use super::trace;
 
-/// The most tokens, turns, clients.
+/// The most tokens, and turns.
 const MOST: i64 = 1 << 24;
+/// The most clients, and requests of a burst.
+pub(super) const MOST_CLIENTS: usize = 1 << 20;
 
 /// The trace that the section names; empty without one.
 ///
@@ -45,6 +47,9 @@ pub(super) fn build(
         (None, Some(default)) => Ok(Length::Constant(default)),
         (None, None) => Err(format!("workload.{key} is missing")),
     };
+    if i64::from(section.shared_prefix) > MOST {
+        return Err(format!("workload.shared_prefix is {}; at most {MOST} tokens", section.shared_prefix));
+    }
     // A trace has lengths of its own.
     let needed = (!trace.is_empty()).then_some(1);
     Ok(Workload {
@@ -82,8 +87,8 @@ fn arrivals(section: &WorkloadSection, trace: &[TraceRequest]) -> Result<Arrival
         }
     }
     let positive = |key: &str, value: Option<usize>| match value {
-        Some(n) if n >= 1 && n as i64 <= MOST => Ok(n),
-        other => Err(format!("workload.{key} is {}; at least 1 is needed", other.unwrap_or(0))),
+        Some(n) if (1..=MOST_CLIENTS).contains(&n) => Ok(n),
+        other => Err(format!("workload.{key} is {}; it must be 1..={MOST_CLIENTS}", other.unwrap_or(0))),
     };
     Ok(match name {
         "closed" => Arrivals::Closed(positive("clients", section.clients)?),

@@ -36,6 +36,13 @@ impl Agenda {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
+    /// Forgets items at the front that will make no difference.
+    pub(super) fn skip_while(&mut self, stale: impl Fn(Item) -> bool) {
+        while self.heap.peek().is_some_and(|Reverse((.., item))| stale(*item)) {
+            self.heap.pop();
+        }
+    }
+
     /// Takes the next item that is due.
     pub(super) fn take(&mut self, now: Nanos) -> Option<Item> {
         if self.next()? > now {

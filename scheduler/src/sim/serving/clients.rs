@@ -118,6 +118,11 @@ impl<'a> Clients<'a> {
         self.closed = true;
     }
 
+    /// Whether nobody is there any more to lose patience.
+    pub(super) fn is_stale(&self, item: Item) -> bool {
+        matches!(item, Item::Impatient(record) if self.records[record].over)
+    }
+
     /// Requests without their terminal.
     pub(super) fn live(&self) -> impl Iterator<Item = RequestId> + use<> {
         let live: Vec<RequestId> = self.records.iter().filter(|r| !r.over).map(|r| r.id).collect();

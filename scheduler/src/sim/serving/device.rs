@@ -11,6 +11,9 @@ use crate::sim::random::Random;
 /// Purpose of its draws.
 const STEP: u64 = 16;
 
+/// Of the work of a step, so that no clock overflows.
+const LONGEST: f64 = 1e14;
+
 /// One device and its step in progress.
 #[derive(Debug)]
 pub(super) struct Device<'a> {
@@ -43,7 +46,7 @@ impl<'a> Device<'a> {
         let z = (0..4).map(|_| self.random.unit() - 0.5).sum::<f64>() * 3f64.sqrt();
         let factor = self.scale * (1.0 + self.spec.jitter * z).max(0.05);
         let work = self.spec.step_time(batch.rows.len(), batch.fed_tokens) as f64 * factor;
-        (work.round() as Nanos).max(1)
+        work.round().clamp(1.0, LONGEST) as Nanos
     }
 
     /// Whether a step may not end now, and until when.

@@ -195,7 +195,9 @@ impl<'a> Run<'a> {
         self.measuring && self.spec.length.tokens.is_some_and(|tokens| self.meter.report.tokens >= tokens)
     }
 
-    fn next_time(&self) -> Option<Nanos> {
+    fn next_time(&mut self) -> Option<Nanos> {
+        let clients = &self.clients;
+        self.agenda.skip_while(|item| clients.is_stale(item));
         let held = self.devices.iter().filter_map(|d| d.held);
         held.chain(self.clock.next()).chain(self.agenda.next()).chain(self.core.wake()).min()
     }

@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
             _ => None,
         };
         let mut random = keyed(seed, SHARED, 0);
-        let shared = traced.unwrap_or(workload.shared_prefix);
+        let shared = traced.unwrap_or(workload.shared_prefix.min(room as u32));
         let shared = (0..shared).map(|_| token(&mut random)).collect();
         Self { workload, faults, seed, room, shared }
     }
@@ -128,7 +128,7 @@ impl<'a> Source<'a> {
         let mut order = self.finish(random, prompt, recorded.answer.max(1), index as u32);
         // As recorded, even where it cannot fit: then it is refused.
         order.answer = recorded.answer.max(1);
-        order.request.max_new_tokens = self.workload.max_new_tokens.unwrap_or(0).max(order.answer);
+        order.request.max_new_tokens = order.request.max_new_tokens.max(order.answer);
         order
     }
 

@@ -57,8 +57,10 @@ pub struct ServingDevice {
 impl ServingDevice {
     /// A step of `rows` rows that feed `fed` tokens, alone and without jitter.
     pub fn step_time(&self, rows: usize, fed: usize) -> Nanos {
-        let linear = self.base + self.per_row * rows as Nanos + self.per_token * fed as Nanos;
-        linear + self.table_time(fed as f64)
+        let by_rows = self.per_row.saturating_mul(rows as Nanos);
+        let by_tokens = self.per_token.saturating_mul(fed as Nanos);
+        let linear = self.base.saturating_add(by_rows).saturating_add(by_tokens);
+        linear.saturating_add(self.table_time(fed as f64))
     }
 
     fn table_time(&self, fed: f64) -> Nanos {
