@@ -5,7 +5,8 @@ use crate::router::{Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet, 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Which of its routers a [`SwitchRouter`] follows now.
+/// Which of its routers a [`SwitchRouter`] follows now. Clones share it, and so do clones of a spec: runs at the same
+/// time need a phase each.
 #[derive(Clone, Debug, Default)]
 pub struct Phase(Arc<AtomicUsize>);
 
