@@ -6,6 +6,9 @@ mod decide;
 mod form;
 mod memory;
 mod plan;
+#[cfg(test)]
+pub(crate) mod planted;
+pub(crate) mod standing;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::{Estimates, Overlap};
@@ -93,6 +96,8 @@ pub struct Core {
     epoch: bool,
     /// What the policy saw at the last decision; kept for its room.
     views: Vec<ModelView>,
+    #[cfg(test)]
+    pub(crate) planted: Option<planted::Planted>,
 }
 
 impl Core {
@@ -144,6 +149,8 @@ impl Core {
             routed: 0,
             epoch: false,
             views: vec![ModelView::default(); config.models.len()],
+            #[cfg(test)]
+            planted: None,
             config,
             routes,
         })
@@ -277,6 +284,8 @@ impl Core {
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        #[cfg(test)]
+        self.plant_second_terminal();
         self.forget_visits(slot);
         self.epoch = true;
         let links = &mut self.table.links;
@@ -292,6 +301,8 @@ impl Core {
         if let Some(owner) = state.owner() {
             self.leave(owner, self.table.at(slot).visited);
         }
+        #[cfg(test)]
+        self.plant_lost_page(slot);
         let request = self.table.at(slot);
         if named {
             self.pages.defer(&request.pages);

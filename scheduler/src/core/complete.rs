@@ -80,6 +80,8 @@ impl Core {
         self.scratch = scratch;
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
+        #[cfg(test)]
+        self.plant_lost_wake_up();
         Ok(())
     }
 
@@ -117,6 +119,11 @@ impl Core {
             let request = self.table.at_mut(slot);
             let well = health == Health::Well;
             self.pages.landed(&request.pages, model, row.start, row.start + row.len, well);
+            #[cfg(test)]
+            if well {
+                self.plant_published_ahead(model, row);
+            }
+            let request = self.table.at_mut(slot);
             if request.state() == State::Finished {
                 self.release_if_over(row);
                 continue;

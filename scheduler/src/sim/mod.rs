@@ -15,20 +15,25 @@
 mod changing;
 mod check;
 mod closed;
+mod coverage;
 mod device;
 mod devices;
 mod matrix;
 mod model;
+#[cfg(test)]
+mod planted;
 mod random;
 mod random_policy;
 mod random_router;
 mod reference;
 mod run;
 mod scenario;
+pub mod serving;
 
 pub use changing::{ChangingLoop, ChangingOutcome, Moment, Phase};
 pub use check::check;
 pub use closed::{ClosedLoop, ClosedOutcome};
+pub use coverage::{Coverage, Seen};
 pub use device::DeviceSpec;
 pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
@@ -36,5 +41,5 @@ pub use random::Random;
 pub use random_policy::random_policy;
 pub use random_router::RandomRouter;
 pub use reference::reference;
-pub use run::{Coverage, Outcome, SimError, Stream, run};
+pub use run::{Outcome, SimError, Stream, run};
 pub use scenario::{Action, RouteKind, Scenario, SimRequest, What};
