@@ -17,8 +17,8 @@ const TIE: f64 = 2e-3;
 /// Weights of the arrivals that lookahead is tried with; above 1 its worst cases are better (section 5 of the study).
 const ALPHAS: [f64; 2] = [1.0, 1.15];
 /// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
-const CLIMB_COST: f64 = 1.3;
-const FINAL_COST: f64 = 1.3;
+const CLIMB_COST: f64 = 1.1;
+const FINAL_COST: f64 = 1.0;
 /// Spent on the final where nothing is climbed.
 const BETWEEN_COST: f64 = 0.4;
 /// Models with this part of the time must be left so often in a simulation that can tell candidates apart.
