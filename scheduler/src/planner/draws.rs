@@ -84,7 +84,7 @@ impl Counter {
     /// A number in `0..bound`; the bias at these bounds is below 1e-6.
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        ((mix(self.0) >> 32) * bound as u64 >> 32) as usize
+        (((mix(self.0) >> 32) * bound as u64) >> 32) as usize
     }
 }
 
