@@ -114,3 +114,24 @@ pub(super) fn scaled(policy: &Policy, models: usize, from: usize, to: usize, up:
         Policy::StepSync | Policy::Eager | Policy::Lookahead { .. } => policy.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_carried_over_in_proportion() {
+        let exclusive = |k: u32| Policy::Exclusive(Thresholds::constants(&[1, k]));
+        assert_eq!(scaled(&exclusive(6), 2, 8, 12, false), exclusive(9));
+        assert_eq!(scaled(&exclusive(6), 2, 8, 11, false), exclusive(8));
+        assert_eq!(scaled(&exclusive(6), 2, 8, 11, true), exclusive(9));
+        assert_eq!(scaled(&exclusive(1), 2, 8, 64, true), exclusive(1), "no wait stays no wait");
+        assert_eq!(scaled(&exclusive(6), 2, 8, 1, false), exclusive(1));
+        let hold = |b: u32, h: u32| Policy::Hold {
+            thresholds: Thresholds::constants(&[1, b]),
+            beside: CountTable::constant(h),
+        };
+        assert_eq!(scaled(&hold(4, 2), 2, 8, 16, false), hold(8, 4));
+        assert_eq!(scaled(&Policy::Eager, 2, 8, 16, true), Policy::Eager);
+    }
+}

@@ -87,3 +87,32 @@ impl Counter {
         (((mix(self.0) >> 32) * bound as u64) >> 32) as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_is_as_p_says_and_shuffled() {
+        let row = [0.35, 0.0, 0.65];
+        let sequence = draw(&row, 3, &mut Counter(7));
+        assert_eq!(sequence.len(), 3 * BLOCK);
+        for (i, block) in sequence.chunks(BLOCK).enumerate() {
+            let first = block.iter().filter(|&&to| to == 0).count() as f64;
+            assert!((first - 0.35 * BLOCK as f64).abs() <= 1.0, "block {i}: {first}");
+            assert!(!block.contains(&1));
+            // Runs of the rarer one are geometric: they come in pairs as often as by chance.
+            let pairs = block.windows(2).filter(|w| w == &[0, 0]).count() as f64;
+            assert!((pairs / BLOCK as f64 - 0.35 * 0.35).abs() < 0.05, "block {i}: {pairs}");
+        }
+        let thirds = draw(&[1.0 / 3.0; 3], 1, &mut Counter(1));
+        assert!((0..3).all(|to| thirds.iter().filter(|&&t| t == to).count().abs_diff(BLOCK / 3) <= 1));
+    }
+
+    #[test]
+    fn what_is_left_over_comes_in_a_later_block() {
+        let sequence = draw(&[1.0 - 1e-3, 1e-3], 20, &mut Counter(3));
+        let rare = sequence.iter().filter(|&&to| to == 1).count();
+        assert!((10..=11).contains(&rare), "{rare}");
+    }
+}

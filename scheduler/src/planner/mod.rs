@@ -7,6 +7,10 @@
 //! in milliseconds on a common quantum. Everything is a pure function; the caller bounds the work by a limit on
 //! states, since a chain grows fast (two models, 16 requests: 14,257 states; three models, 6 requests: 403,283).
 //!
+//! What an engine plans with while it runs is quicker and less exact. A [`Setting`] holds the measured inputs,
+//! [`forecast()`] simulates a launch rule in about a millisecond, [`search_policy`] races candidates for one
+//! number of requests in under ten, and [`PlanTable`] holds a plan for every number of requests.
+//!
 //! ```
 //! use tokenrouter_scheduler::planner::*;
 //! # fn main() -> Result<(), PlanError> {

@@ -315,3 +315,71 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contention::Contention;
+    use crate::ids::ModelId;
+    use crate::policy::LatencyTable;
+
+    fn three(slowdown: [f64; 3]) -> Setting {
+        Setting {
+            routing: vec![vec![0.5, 0.3, 0.2]; 3],
+            commit: vec![vec![1.0; 3]; 3],
+            latency: [6_000_000, 12_100_000, 27_900_000].map(LatencyTable::constant).to_vec(),
+            slowdown: slowdown.to_vec(),
+            entry: ModelId(0),
+            max_batch: vec![64, 3, 64],
+        }
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_simulator() {
+        let setting = three([1.5, 1.0, 1.23]);
+        let (policy, draws) = (Policy::default(), Draws::new(&setting, 10_000, 3).expect("draws"));
+        let prepared = Prepared::new(&setting, 9);
+        let mut run = Run::new(&prepared, &policy, false);
+        let mut clock = Contention::new(&setting.slowdown);
+        let mut now = 0;
+        while run.done < 5_000 {
+            for model in decide(&policy, &run.views[..3]).launch.iter().map(ModelId::index) {
+                run.launch(&prepared, model);
+                clock.start(model, run.left[model] as Nanos, now);
+            }
+            let ended = run.pass_time(&prepared);
+            now = clock.next().expect("a step runs");
+            // The simulator's clock rounds every step to a nanosecond.
+            assert!((run.sums.time - now as f64).abs() < run.sums.epochs as f64, "{now}: {:?}", run.sums);
+            let mut over = 0;
+            while over != ended {
+                // Ends that rounding has split are a few nanoseconds apart.
+                now = clock.next().expect("a step runs");
+                over |= (0..3).filter(|&m| clock.finish(m, now)).map(|m| 1 << m).sum::<u32>();
+                assert_eq!(over & !ended, 0, "at {now}");
+            }
+            for model in (0..3).filter(|m| ended & (1 << m) != 0) {
+                run.deliver(&prepared, &draws, model);
+            }
+            run.renew(&prepared);
+            assert!((0..3).all(|m| clock.is_busy(m) == (run.batch[m] > 0)));
+        }
+    }
+
+    #[test]
+    fn requests_are_neither_lost_nor_made() {
+        let setting = three([1.3; 3]);
+        let draws = Draws::new(&setting, 1_000, 3).expect("draws");
+        for policy in [Policy::StepSync, Policy::Eager, Policy::default()] {
+            let prepared = Prepared::new(&setting, 11);
+            let mut run = Run::new(&prepared, &policy, true);
+            for rows in (0..4_000).step_by(40) {
+                run.advance(&prepared, &policy, &draws, rows);
+                run.shift(&prepared);
+                let waiting: usize = run.views.iter().map(|v| v.ready).sum();
+                assert_eq!(waiting + run.batch.iter().sum::<usize>(), 11, "{policy:?}");
+                assert!(run.batch[1] <= 3, "a batch over its limit");
+            }
+        }
+    }
+}

@@ -17,10 +17,13 @@ const TIE: f64 = 2e-3;
 /// Weights of the arrivals that lookahead is tried with; above 1 its worst cases are better (section 5 of the study).
 const ALPHAS: [f64; 2] = [1.0, 1.15];
 /// Spent on climbs, and on the final: epochs per row of [`SearchSpec::request_steps`].
-const CLIMB_COST: f64 = 1.3;
-const FINAL_COST: f64 = 1.3;
+const CLIMB_COST: f64 = 1.1;
+const FINAL_COST: f64 = 1.0;
 /// Spent on the final where nothing is climbed.
 const BETWEEN_COST: f64 = 0.4;
+/// Models with this part of the time must be left so often in a simulation that can tell candidates apart.
+const LEAST_TIME: f64 = 0.01;
+const LEAST_MOVES: f64 = 50.0;
 /// Most candidates in the final.
 const FINALISTS: usize = 7;
 
@@ -82,11 +85,11 @@ pub(super) fn search_with(
         coarse,
         cap: CLIMB_COST * full as f64,
     };
-    let mut simple = simple_rules(setting.models(), requests);
-    if simple.len() > 1 {
-        simple.retain(|rule| Some(rule) != spec.avoid.as_ref());
+    let mut rules = simple_rules(setting, requests, full);
+    if rules.len() > 1 {
+        rules.retain(|rule| Some(rule) != spec.avoid.as_ref());
     }
-    let mut finalists: Vec<usize> = simple.into_iter().map(|p| search.race.enter(p, coarse)).collect();
+    let mut finalists: Vec<usize> = rules.into_iter().map(|p| search.race.enter(p, coarse)).collect();
     if finalists.len() > 1 {
         for hint in &candidates.hints {
             search.race.enter(hint.clone(), coarse);
@@ -102,12 +105,17 @@ pub(super) fn search_with(
     PlanRow { policy: winner.policy.clone(), tokens_per_s: winner.score.tokens_per_s, p99: winner.score.p99 }
 }
 
-/// The rules without numbers to tune, in the order in which ties are decided. Alone, or with one model, all rules
-/// are the same.
-fn simple_rules(models: usize, requests: usize) -> Vec<Policy> {
+/// The rules without numbers to tune, in the order in which ties are decided. The first alone where nothing can be
+/// told apart: one request or one model, or so few moves in `rows` rows that a simulation shows nothing.
+fn simple_rules(setting: &Setting, requests: usize, rows: u64) -> Vec<Policy> {
     let mut rules: Vec<Policy> = ALPHAS.iter().map(|&alpha| Policy::Lookahead { alpha }).collect();
     rules.push(Policy::Eager);
-    if models == 1 || requests == 1 {
+    let visits = setting.visits();
+    let time = |i: usize| visits[i] * setting.latency[i].at(1) as f64;
+    let all: f64 = (0..setting.models()).map(time).sum();
+    let busy = |&i: &usize| time(i) >= LEAST_TIME * all;
+    let leaves = |i: usize| visits[i] * (1.0 - setting.routing[i][i]) * rows as f64;
+    if requests == 1 || (0..setting.models()).filter(busy).any(|i| leaves(i) < LEAST_MOVES) {
         rules.truncate(1);
     }
     rules

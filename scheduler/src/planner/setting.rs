@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// The paper's pair at p = 0.35.
-    pub(in crate::planner) fn pair() -> Setting {
+    fn pair() -> Setting {
         Setting {
             routing: vec![vec![0.65, 0.35], vec![1.0, 0.0]],
             commit: vec![vec![1.0, 0.0], vec![1.0, 0.0]],

@@ -114,3 +114,57 @@ impl Tail {
         Some(gap.round() as Nanos)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two requests at one model whose steps commit `tokens`; a step ends every 10.
+    fn steps(tokens: f64, steps: usize) -> Tail {
+        let mut tail = Tail::new(&[2, 0]);
+        tail.count(true);
+        for i in 1..=steps {
+            tail.deliver(0, &[0, 0], &[tokens; MAX_MODELS], 10.0 * i as f64);
+        }
+        tail
+    }
+
+    #[test]
+    fn a_time_lies_between_two_tokens() {
+        assert_eq!(steps(1.0, 50).p99(), Some(10));
+        // A token is there when its parts are.
+        assert_eq!(steps(0.25, 400).p99(), Some(40));
+        assert_eq!(steps(0.1, 400).p99(), Some(100));
+        assert_eq!(steps(0.0, 50).p99(), None);
+    }
+
+    #[test]
+    fn tokens_that_come_together_are_no_time_apart() {
+        let mut tail = steps(4.0, 100);
+        assert_eq!((tail.gaps.len(), tail.together), (200, 600));
+        // 8 of 800 are above the 99th percentile, all of them 10.
+        assert_eq!(tail.p99(), Some(10));
+    }
+
+    #[test]
+    fn the_percentile_is_that_of_the_times_that_count() {
+        let mut tail = Tail::new(&[1]);
+        for i in 1..=1_000 {
+            tail.count(i > 800);
+            // Every tenth step is late by 20.
+            let now = 10.0 * f64::from(i) + if i % 10 == 0 { 20.0 } else { 0.0 };
+            tail.deliver(0, &[0], &[1.0; MAX_MODELS], now);
+        }
+        assert_eq!((tail.gaps.len(), tail.p99()), (200, Some(30)));
+    }
+
+    #[test]
+    fn requests_leave_in_the_order_in_which_they_came() {
+        let mut tail = Tail::new(&[3, 1]);
+        tail.deliver(0, &[1, 0], &[1.0; MAX_MODELS], 1.0);
+        let at = |tail: &mut Tail, model: usize, count: usize| {
+            (0..count).map(|_| tail.queues[model].pop()).collect::<Vec<_>>()
+        };
+        assert_eq!((at(&mut tail, 0, 2), at(&mut tail, 1, 2)), (vec![2, 1], vec![3, 0]));
+    }
+}
