@@ -1,55 +1,146 @@
-//! What a handoff costs in the scheduler: route, send, receive, ready at the peer, launch there.
+//! What the scheduler costs: a decision step, a handoff, an admission.
 //!
-//! Beside it, in the same run, what a server does that treats the handoff as a new request: copy the tokens, hash
-//! them block by block and look the blocks up (the prefix match of standard serving), and the floor of a message
-//! between two threads. `cargo bench --bench handoff`.
+//! Beside them, in the same run, what a server does that treats the handoff as a new request (in the real `Core` as an
+//! ablation, and the bare prefix match: copy the tokens, hash them block by block, look the blocks up), and the floor
+//! of a message between two threads. `cargo bench --bench handoff`; `docs/scheduling-costs.md` has the figures.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tokenrouter_scheduler::router::{Fixed, Router, Single};
+use tokenrouter_scheduler::router::{Fixed, Router, SignalSet, Single, StepView};
 use tokenrouter_scheduler::{
-    Core, CoreConfig, Handoff, ModelId, ModelLimits, NewRequest, PAGE_TOKENS, Policy, RouteId, RowResult,
+    Core, CoreConfig, Handoff, ModelId, ModelLimits, ModelSet, NewRequest, PAGE_TOKENS, Policy, RouteId,
+    RowResult,
 };
 
 const SMALL: ModelId = ModelId(0);
 const LARGE: ModelId = ModelId(1);
 /// Cycles per measured batch: long enough that the set-up does not show.
 const CYCLES: u32 = 500;
+/// Cycles over long contexts, which shall not grow much.
+const FEW_CYCLES: u32 = 50;
+const CONTEXTS: [usize; 3] = [128, 1024, 4096];
 
-/// A core with `requests` admitted requests, all in the small model's batch in flight.
-fn running_core(requests: usize, context: usize, router: Box<dyn Router>) -> Core {
-    let limits = ModelLimits { max_batch_rows: requests, max_step_tokens: requests * context };
-    let lifetime = context + 2 * CYCLES as usize;
-    let config = CoreConfig {
-        models: vec![limits; 2],
-        pages: requests * lifetime.div_ceil(PAGE_TOKENS),
-        context_len: lifetime,
-        max_waiting: requests,
-        max_running: requests,
-        eos_ids: vec![],
-        guard: u64::MAX / 2,
-        policy: Policy::Eager,
-        prefix_cache: true,
-        reserve_pages: 0,
-        handoff: Handoff::default(),
-    };
-    let mut core = Core::new(config, vec![router]).expect("a legal configuration");
-    for client in 0..requests as u64 {
-        let request = NewRequest {
-            client,
-            prompt: vec![7; context],
-            max_new_tokens: 2 * CYCLES,
-            route: RouteId(0),
-            seed: client,
-            ..NewRequest::default()
-        };
-        core.submit(0, request).expect("room for every request");
+/// Sends every request to the other model after every token, or none; the candidate is kept. Its own work is next to
+/// nothing, so what is measured is the scheduler.
+struct Shuttle {
+    moves: bool,
+}
+
+impl Router for Shuttle {
+    fn name(&self) -> &str {
+        "shuttle"
     }
-    core.launch(0);
-    core
+    fn signals(&self) -> SignalSet {
+        SignalSet::NONE
+    }
+    fn entry(&self) -> ModelId {
+        SMALL
+    }
+    fn reach(&self) -> ModelSet {
+        ModelSet::first(2)
+    }
+    fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
+        if self.moves {
+            to.fill(if step.model == SMALL { LARGE } else { SMALL });
+        }
+    }
+}
+
+/// What a measured core looks like.
+#[derive(Clone, Copy)]
+struct Shape {
+    requests: usize,
+    context: usize,
+    cycles: u32,
+    handoff: Handoff,
+}
+
+impl Shape {
+    fn of(requests: usize) -> Self {
+        Self { requests, context: 128, cycles: CYCLES, handoff: Handoff::Resume }
+    }
+
+    fn results(&self) -> Vec<RowResult> {
+        vec![RowResult { token: 3, ..RowResult::default() }; self.requests]
+    }
+
+    /// The requests are admitted, and all are in the small model's batch in flight.
+    fn running(&self, router: Box<dyn Router>, policy: Policy) -> Core {
+        let Shape { requests, context, .. } = *self;
+        let limits = ModelLimits { max_batch_rows: requests, max_step_tokens: requests * 2 * context };
+        let lifetime = context + 2 * self.cycles as usize;
+        let config = CoreConfig {
+            models: vec![limits; 2],
+            pages: requests * lifetime.div_ceil(PAGE_TOKENS),
+            context_len: lifetime,
+            max_waiting: requests,
+            max_running: requests,
+            eos_ids: vec![],
+            guard: u64::MAX / 2,
+            policy,
+            prefix_cache: true,
+            reserve_pages: 0,
+            planner: None,
+            handoff: self.handoff,
+        };
+        let mut core = Core::new(config, vec![router]).expect("a legal configuration");
+        for client in 0..requests as u64 {
+            let request = NewRequest {
+                client,
+                prompt: prompt(client as u32, context),
+                max_new_tokens: 2 * self.cycles,
+                route: RouteId(0),
+                seed: client,
+                ..NewRequest::default()
+            };
+            core.submit(0, request).expect("room for every request");
+        }
+        core.launch(0);
+        core
+    }
+}
+
+/// A prompt that shares nothing with another client's.
+fn prompt(client: u32, context: usize) -> Vec<u32> {
+    (0..context as u32).map(|i| i ^ (client << 16)).collect()
+}
+
+/// The end of every batch in flight at once, and the launches after it: a decision step of the whole system.
+fn decide(core: &mut Core, results: &[RowResult], now: u64) {
+    for model in [LARGE, SMALL] {
+        let rows = core.batch(model).map_or(0, |batch| batch.rows.len());
+        if rows > 0 {
+            core.complete(now, model, &results[..rows]).expect("a batch in flight");
+        }
+    }
+    core.launch(now);
+    black_box(core.drain_effects().count());
+}
+
+fn decision_step(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decision_step");
+    for requests in [1_usize, 16, 64, 256] {
+        let shape = Shape::of(requests);
+        let results = shape.results();
+        group.throughput(Throughput::Elements(u64::from(CYCLES)));
+        let mut run = |name: &str, build: &dyn Fn() -> Core| {
+            group.bench_function(BenchmarkId::new(name, requests), |b| {
+                b.iter_batched_ref(
+                    build,
+                    |core| (1..=u64::from(CYCLES)).for_each(|i| decide(core, &results, 1_000 * i)),
+                    BatchSize::PerIteration,
+                );
+            });
+        };
+        // One model, and the pair under the default policy with a third of the requests on the move.
+        run("complete_and_launch", &|| shape.running(Box::new(Single::new(SMALL)), Policy::Eager));
+        run("pair_lookahead", &|| shape.running(Box::new(Fixed::new(SMALL, LARGE, 0.35)), Policy::default()));
+    }
+    group.finish();
 }
 
 /// One step of the small model whose rows all go to the large one, and one step there whose rows all return.
@@ -61,14 +152,16 @@ fn round_trip(core: &mut Core, results: &[RowResult], now: u64) {
     black_box(core.drain_effects().count());
 }
 
+/// A handoff with everything around it: the completion that it is a part of, and the launch at the peer.
 fn handoff(c: &mut Criterion) {
     let mut group = c.benchmark_group("handoff");
     for requests in [1_usize, 16, 64] {
-        let results = vec![RowResult { token: 3, ..RowResult::default() }; requests];
+        let shape = Shape::of(requests);
+        let results = shape.results();
         group.throughput(Throughput::Elements(u64::from(2 * CYCLES) * requests as u64));
         group.bench_function(BenchmarkId::new("resume_from_pending", requests), |b| {
             b.iter_batched_ref(
-                || running_core(requests, 128, Box::new(Fixed::new(SMALL, LARGE, 1.0))),
+                || shape.running(Box::new(Fixed::new(SMALL, LARGE, 1.0)), Policy::Eager),
                 |core| (0..CYCLES).for_each(|i| round_trip(core, &results, u64::from(i))),
                 BatchSize::PerIteration,
             );
@@ -77,32 +170,114 @@ fn handoff(c: &mut Criterion) {
     group.finish();
 }
 
-fn stay(c: &mut Criterion) {
-    let mut group = c.benchmark_group("decision_step");
+/// Time spent in `Core::complete` alone, summed over `steps` steps, all of whose rows move or stay.
+fn completing(requests: usize, moves: bool, steps: u64) -> Duration {
+    let shape = Shape::of(requests);
+    let results = shape.results();
+    let (mut total, mut done) = (Duration::ZERO, 0);
+    while done < steps {
+        let mut core = shape.running(Box::new(Shuttle { moves }), Policy::Eager);
+        let batch = (steps - done).min(u64::from(2 * CYCLES) - 1);
+        for i in 1..=batch {
+            let model = if core.batch(SMALL).is_some() { SMALL } else { LARGE };
+            let start = Instant::now();
+            core.complete(i, model, &results).expect("a batch in flight");
+            total += start.elapsed();
+            core.launch(i);
+            black_box(core.drain_effects().count());
+        }
+        done += batch;
+    }
+    total
+}
+
+/// The completion of a step whose rows all stay, and of one whose rows all move on. The difference divided by the
+/// rows is the handoff itself, from the verdict to ready at the peer; it is printed from interleaved runs, the
+/// fastest of each.
+fn verdict_to_ready(c: &mut Criterion) {
+    let mut group = c.benchmark_group("verdict_to_ready");
     for requests in [1_usize, 16, 64] {
-        let results = vec![RowResult { token: 3, ..RowResult::default() }; requests];
-        group.throughput(Throughput::Elements(u64::from(CYCLES)));
-        group.bench_function(BenchmarkId::new("complete_and_launch", requests), |b| {
-            b.iter_batched_ref(
-                || running_core(requests, 128, Box::new(Single::new(SMALL))),
-                |core| {
-                    for i in 0..u64::from(CYCLES) {
-                        core.complete(i, SMALL, &results).expect("a batch in flight");
-                        core.launch(i);
-                        black_box(core.drain_effects().count());
+        for (name, moves) in [("all_stay", false), ("all_move", true)] {
+            group.throughput(Throughput::Elements(requests as u64));
+            group.bench_function(BenchmarkId::new(name, requests), |b| {
+                b.iter_custom(|steps| completing(requests, moves, steps));
+            });
+        }
+        let steps = u64::from(2 * CYCLES) - 1;
+        let mut best = [Duration::MAX; 2];
+        for _ in 0..50 {
+            for moves in [false, true] {
+                let best = &mut best[usize::from(moves)];
+                *best = completing(requests, moves, steps).min(*best);
+            }
+        }
+        let [stay, go] = best.map(|time| time.as_nanos() as f64 / (steps * requests as u64) as f64);
+        println!("verdict_to_ready/{requests}: {stay:.1} ns a row that stays, {go:.1} ns a row that moves, ");
+        println!("verdict_to_ready/{requests}: {:.1} ns more for the handoff", go - stay);
+    }
+    group.finish();
+}
+
+/// The ablation in the real core: the same handoff by resume and as a new request, from the verdict to the batch at
+/// the peer. The pages of the context are in both models' caches.
+fn ablation(c: &mut Criterion) {
+    let mut group = c.benchmark_group("handoff_by_context");
+    for context in CONTEXTS {
+        for (name, handoff) in [("resume", Handoff::Resume), ("readmit", Handoff::Readmit)] {
+            let shape = Shape { requests: 1, context, cycles: FEW_CYCLES, handoff };
+            let results = shape.results();
+            group.throughput(Throughput::Elements(2 * u64::from(FEW_CYCLES - 1)));
+            group.bench_function(BenchmarkId::new(name, context), |b| {
+                b.iter_batched_ref(
+                    || {
+                        let mut core = shape.running(Box::new(Shuttle { moves: true }), Policy::Eager);
+                        round_trip(&mut core, &results, 0);
+                        core
+                    },
+                    |core| (1..FEW_CYCLES).for_each(|i| round_trip(core, &results, u64::from(i))),
+                    BatchSize::PerIteration,
+                );
+            });
+        }
+    }
+    group.finish();
+}
+
+/// From `submit` to a batch with the request in it, when the whole prompt is in the cache but its last page.
+fn admission(c: &mut Criterion) {
+    let mut group = c.benchmark_group("admission");
+    for context in CONTEXTS {
+        let shape = Shape { requests: 1, context, cycles: 2, handoff: Handoff::Resume };
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(BenchmarkId::new("submit_to_launch", context), |b| {
+            b.iter_custom(|times| {
+                let mut core = shape.running(Box::new(Single::new(SMALL)), Policy::Eager);
+                let results = shape.results();
+                let mut total = Duration::ZERO;
+                for now in 0..times {
+                    while core.batch(SMALL).is_some() {
+                        core.complete(now, SMALL, &results).expect("a batch in flight");
+                        core.launch(now);
                     }
-                },
-                BatchSize::PerIteration,
-            );
+                    black_box(core.drain_effects().count());
+                    let request =
+                        NewRequest { prompt: prompt(0, context), max_new_tokens: 1, ..NewRequest::default() };
+                    let start = Instant::now();
+                    black_box(core.submit(now, request).expect("room for one"));
+                    black_box(core.launch(now));
+                    total += start.elapsed();
+                }
+                total
+            });
         });
     }
     group.finish();
 }
 
-/// The peer: a handoff as a new request with a block-hash prefix match over the whole context.
+/// The bare prefix match of such a server over the whole context, without a scheduler around it.
 fn readmission(c: &mut Criterion) {
     let mut group = c.benchmark_group("handoff_as_new_request");
-    for context in [128_usize, 1024, 4096] {
+    for context in CONTEXTS {
         let tokens: Vec<u32> = (0..context as u32).collect();
         let mut cache = HashMap::new();
         match_prefix(&tokens, |hash| {
@@ -170,6 +345,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(std::time::Duration::from_millis(500))
         .measurement_time(std::time::Duration::from_secs(2));
-    targets = handoff, stay, readmission, channel
+    targets = decision_step, handoff, verdict_to_ready, ablation, admission, readmission, channel
 }
 criterion_main!(benches);

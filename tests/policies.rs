@@ -76,6 +76,7 @@ impl Setting {
     fn outcome(&self, policy: &Policy, inputs: Option<PolicyInputs>, rows: u64) -> ClosedOutcome {
         let run = ClosedLoop {
             latency: self.inputs().latency,
+            slowdown: Vec::new(),
             requests: vec![RouteId(0); self.n],
             policy: policy.clone(),
             inputs,

@@ -5,14 +5,19 @@ mod complete;
 mod decide;
 mod form;
 mod memory;
+mod plan;
+#[cfg(test)]
+pub(crate) mod planted;
+pub(crate) mod standing;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
-use crate::estimate::Estimates;
+use crate::estimate::{Estimates, Overlap};
 use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
-use crate::policy::{PolicyInputs, decide};
+use crate::pilot::Pilot;
+use crate::policy::{ModelView, PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
 use crate::router::{Router, SignalSet};
@@ -81,11 +86,18 @@ pub struct Core {
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
     estimates: Estimates,
+    overlap: Overlap,
     inputs: PolicyInputs,
+    /// The online planner, if one is configured.
+    pilot: Option<Box<Pilot>>,
+    /// Admitted requests that may visit more than one model.
+    routed: usize,
     /// Something has changed since the last decision.
     epoch: bool,
-    /// The guard time of the last decision.
-    guard: Nanos,
+    /// What the policy saw at the last decision; kept for its room.
+    views: Vec<ModelView>,
+    #[cfg(test)]
+    pub(crate) planted: Option<planted::Planted>,
 }
 
 impl Core {
@@ -131,9 +143,14 @@ impl Core {
             last_seq: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
+            overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
+            pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
+            routed: 0,
             epoch: false,
-            guard: config.guard,
+            views: vec![ModelView::default(); config.models.len()],
+            #[cfg(test)]
+            planted: None,
             config,
             routes,
         })
@@ -222,14 +239,17 @@ impl Core {
         self.feed_hungry();
         self.admit();
         self.note_stalls(now);
-        self.guard = self.guard_time();
         // Between two events nothing can be learned, so nothing is decided; only the guard can run out.
         if !self.epoch && self.wake().is_none_or(|at| at > now) {
             return ModelSet::EMPTY;
         }
         self.epoch = false;
-        let views = self.views(now);
-        let decision = decide(&self.config.policy, &views[..self.subservers.len()]);
+        let mut views = std::mem::take(&mut self.views);
+        let policy = self.policy();
+        let predicts = policy.predicts();
+        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, predicts, view));
+        let decision = decide(policy, &views);
+        self.views = views;
         let mut launched = self.form_all(decision.launch, now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
             // Those the policy chose lack pages. The first in order does not: it takes them from the others.
@@ -264,18 +284,25 @@ impl Core {
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        #[cfg(test)]
+        self.plant_second_terminal();
         self.forget_visits(slot);
         self.epoch = true;
         let links = &mut self.table.links;
         match state {
             State::Waiting => self.waiting.remove(links, slot),
             State::Ready(owner) => self.subservers[owner.index()].queue.remove(links, slot),
-            State::Running(owner) => self.subservers[owner.index()].running -= 1,
+            State::Running(owner) => {
+                self.subservers[owner.index()].running -= 1;
+                self.subservers[owner.index()].goes_to = self.count_destinations(owner);
+            }
             State::Finished => {}
         }
         if let Some(owner) = state.owner() {
             self.leave(owner, self.table.at(slot).visited);
         }
+        #[cfg(test)]
+        self.plant_lost_page(slot);
         let request = self.table.at(slot);
         if named {
             self.pages.defer(&request.pages);
@@ -298,7 +325,7 @@ impl Core {
     /// make a difference.
     pub fn wake(&self) -> Option<Nanos> {
         let stalls = self.subservers.iter().filter_map(|sub| sub.stalled_since);
-        stalls.min().map(|since| since.saturating_add(self.guard))
+        stalls.min().map(|since| since.saturating_add(self.guard_time()))
     }
 
     /// Takes the effects since the last call, in order. The buffer is kept.

@@ -85,11 +85,12 @@ impl Account {
         &mut self.usage
     }
 
-    /// A row of `fed` tokens ran.
-    pub(crate) fn step(&mut self, model: ModelId, fed: u32, samples: bool) {
+    /// A row of `fed` tokens ran; `found` tokens of the prompt before it were in the model's cache.
+    pub(crate) fn step(&mut self, model: ModelId, fed: u32, samples: bool, found: u32) {
         let usage = self.writable();
         usage.steps[model.index()] += 1;
         usage.prefill[model.index()] += fed - u32::from(samples);
+        usage.cached[model.index()] += found;
     }
 
     /// A candidate became a token of the answer.
@@ -107,11 +108,6 @@ impl Account {
     /// The request moved to another model.
     pub(crate) fn handoff(&mut self) {
         self.writable().handoffs += 1;
-    }
-
-    /// `tokens` of the prompt were in the model's cache.
-    pub(crate) fn found(&mut self, model: ModelId, tokens: u32) {
-        self.writable().cached[model.index()] += tokens;
     }
 
     /// The request lost its pages.
@@ -138,11 +134,11 @@ mod tests {
     fn an_account_counts_per_model_and_recounts() {
         let mut ledger = Ledger::default();
         let mut account = ledger.open(5);
-        account.step(ModelId(0), 4, false);
-        account.step(ModelId(0), 1, true);
+        account.step(ModelId(0), 4, false, 0);
+        account.step(ModelId(0), 1, true, 2);
         account.discard(ModelId(0));
         account.handoff();
-        account.step(ModelId(1), 5, true);
+        account.step(ModelId(1), 5, true, 0);
         for model in [1, 0, 1] {
             account.commit(ModelId(model));
         }
@@ -150,6 +146,7 @@ mod tests {
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.handoffs), (5, 3, 1));
         assert_eq!((usage.steps[0], usage.steps[1], usage.prefill[0], usage.prefill[1]), (2, 1, 4, 4));
         assert_eq!((usage.committed[0], usage.committed[1], usage.discarded[0]), (1, 2, 1));
+        assert_eq!(usage.cached[..2], [2, 0]);
         account.recount(&[1, 0]);
         assert_eq!((account.usage().completion_tokens, account.usage().committed[1]), (2, 1));
         assert_eq!(ledger.live(), 1);

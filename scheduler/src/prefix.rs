@@ -68,7 +68,11 @@ impl PrefixIndex {
 
     /// The listed page that holds `tokens` (16 of them) after `parent`.
     pub(crate) fn find(&self, parent: Parent, tokens: &[u32]) -> Option<PageId> {
-        let mut at = self.buckets[self.bucket(parent, tokens)];
+        self.find_in(self.bucket(parent, tokens), parent, tokens)
+    }
+
+    fn find_in(&self, bucket: usize, parent: Parent, tokens: &[u32]) -> Option<PageId> {
+        let mut at = self.buckets[bucket];
         while at != NONE {
             let node = &self.nodes[at as usize];
             if node.parent == parent && node.tokens == tokens {
@@ -83,7 +87,8 @@ impl PrefixIndex {
     /// contents is listed. The page must not have been published since it was forgotten.
     pub(crate) fn publish(&mut self, page: PageId, parent: Parent, tokens: &[u32]) {
         let Ok(tokens) = <[u32; PAGE_TOKENS]>::try_from(tokens) else { return };
-        let twin = self.find(parent, &tokens);
+        let bucket = self.bucket(parent, &tokens);
+        let twin = self.find_in(bucket, parent, &tokens);
         let block = match twin {
             Some(twin) => self.nodes[twin.0 as usize].block,
             None => {
@@ -91,7 +96,6 @@ impl PrefixIndex {
                 self.last_block
             }
         };
-        let bucket = self.bucket(parent, &tokens);
         let node = &mut self.nodes[page.0 as usize];
         assert!(node.block == 0, "page {} is published twice", page.0);
         *node = Node { parent, tokens, block, listed: twin.is_none(), next: NONE };

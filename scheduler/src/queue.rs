@@ -99,6 +99,7 @@ impl Queue {
     }
 
     /// Takes a slot out; it must be in this queue.
+    #[inline]
     pub(crate) fn remove(&mut self, links: &mut Links, slot: usize) {
         let Link { previous, next } = links.0[slot];
         match previous {

@@ -173,6 +173,7 @@ impl Request {
     }
 
     /// Appends a token of the answer.
+    #[inline]
     pub(crate) fn commit(&mut self, token: u32, writer: ModelId) {
         assert!(self.generated() < self.max_new_tokens, "a token past the request's limit");
         self.tokens.push(token);

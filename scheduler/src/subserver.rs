@@ -2,7 +2,7 @@
 
 use crate::config::ModelLimits;
 use crate::event::{Batch, Row};
-use crate::ids::{ModelId, Nanos};
+use crate::ids::{MAX_MODELS, ModelId, Nanos};
 use crate::queue::Queue;
 
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Subserver {
     in_flight: bool,
     /// Per row of the batch: the row that writes what it reads, or [`crate::pages::NO_ROW`].
     pub(crate) reads: Vec<u32>,
+    /// Per model: running requests of the batch in flight that sample and may go there.
+    pub(crate) goes_to: [u32; MAX_MODELS],
     /// Requests of the batch in flight that are still running.
     pub(crate) running: usize,
     /// Admitted requests that have visited this model and are owned by another.
@@ -35,6 +37,7 @@ impl Subserver {
             batch,
             in_flight: false,
             reads: Vec::with_capacity(most_rows),
+            goes_to: [0; MAX_MODELS],
             running: 0,
             pending: 0,
             launches: 0,
@@ -63,8 +66,9 @@ impl Subserver {
     /// Lends the empty batch out to be filled; [`Subserver::close`] puts it in flight.
     pub(crate) fn open(&mut self) -> Batch {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
-        self.batch.fed_tokens = 0;
+        (self.batch.fed_tokens, self.batch.prompt_tokens) = (0, 0);
         self.reads.clear();
+        self.goes_to = [0; MAX_MODELS];
         std::mem::take(&mut self.batch)
     }
 

@@ -30,6 +30,7 @@ pub(crate) enum Outcome {
 
 /// Walks one candidate whose destination is known. Commits it to `request` and tells `effects`, unless it is
 /// dropped; a dropped candidate leaves no trace but the account's count of it.
+#[inline]
 pub(crate) fn settle(
     guide: Guide<'_>,
     row: &RouteRow,
@@ -41,34 +42,47 @@ pub(crate) fn settle(
     if !guide.reach.contains(to) {
         return Outcome::Finish(FinishReason::Failed(FailKind::OutOfReach { from, to }));
     }
+    if to == from {
+        return match commit(guide, row, request, effects) {
+            Some(reason) => Outcome::Finish(reason),
+            None => Outcome::Stay,
+        };
+    }
     let mut payload = Payload::default();
-    if to != from && guide.router.send(row, to, &mut payload) == Verdict::Drop {
+    if guide.router.send(row, to, &mut payload) == Verdict::Drop {
         request.account.discard(from);
         request.drops += 1;
         if request.drops >= MAX_DROPS {
             return Outcome::Finish(FinishReason::Failed(FailKind::NoProgress { drops: request.drops }));
         }
-    } else {
-        request.commit(row.candidate, from);
-        effects.push(Effect::Token {
-            request: row.request,
-            client: request.client,
-            token: row.candidate,
-            model: from,
-        });
+    } else if let Some(reason) = commit(guide, row, request, effects) {
         // Finish before handing over: the peer never sees a request that has ended.
-        if let Some(reason) = finish_reason(guide.eos_ids, row.candidate, row.generated, request) {
-            return Outcome::Finish(reason);
-        }
-    }
-    if to == from {
-        return Outcome::Stay;
+        return Outcome::Finish(reason);
     }
     arrive(guide.router, row, to, &payload, request);
     Outcome::HandOver(to)
 }
 
+/// Commits the candidate and tells `effects`; why the request ends with it, if it does.
+#[inline]
+fn commit(
+    guide: Guide<'_>,
+    row: &RouteRow,
+    request: &mut Request,
+    effects: &mut Vec<Effect>,
+) -> Option<FinishReason> {
+    request.commit(row.candidate, row.model);
+    effects.push(Effect::Token {
+        request: row.request,
+        client: request.client,
+        token: row.candidate,
+        model: row.model,
+    });
+    finish_reason(guide.eos_ids, row.candidate, row.generated, request)
+}
+
 /// Whether the token just committed, written after `generated` others, ends the request.
+#[inline]
 fn finish_reason(eos_ids: &[u32], token: u32, generated: u32, request: &Request) -> Option<FinishReason> {
     if generated >= request.min_tokens {
         if !request.ignore_eos && eos_ids.contains(&token) {

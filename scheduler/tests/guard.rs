@@ -63,6 +63,7 @@ fn run(policy: Policy, requests: &[u16]) -> ClosedOutcome {
         Box::new(pair(0.35)),
     ];
     let run = ClosedLoop {
+        slowdown: Vec::new(),
         latency: [6_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         requests: requests.iter().map(|&r| RouteId(r)).collect(),
         policy,
@@ -84,6 +85,10 @@ fn policies() -> Vec<Policy> {
         for h in [1, 3] {
             all.push(Policy::Hold { thresholds: peers(b), beside: CountTable::constant(h) });
         }
+        // The small model waits too.
+        let both = Thresholds::constants(&[b, b]);
+        all.push(Policy::Threshold(both.clone()));
+        all.push(Policy::Hold { thresholds: both, beside: CountTable::constant(1) });
     }
     all
 }
@@ -95,6 +100,30 @@ fn seven_pinned_requests_do_not_starve_the_routed_one() {
         assert_eq!(outcome.guard_launches, 0, "{policy:?}");
         // One visit for every 1 / 0.35 steps of one request, however slow the rounds are.
         assert!(outcome.rows[1] > outcome.rows[0] / 60, "{policy:?}: {outcome:?}");
+    }
+}
+
+/// The other way round: at the small model nobody stands but the routed one.
+#[test]
+fn seven_requests_pinned_to_the_large_model_do_not_starve_the_routed_one() {
+    for policy in policies() {
+        let outcome = run(policy.clone(), &[1, 1, 1, 1, 1, 1, 1, ROUTED]);
+        assert_eq!(outcome.guard_launches, 0, "{policy:?}");
+        assert!(outcome.rows[0] > outcome.rows[1] / 60, "{policy:?}: {outcome:?}");
+    }
+}
+
+/// A constant threshold above the one request that may ever come is clipped to it.
+#[test]
+fn one_request_pinned_to_the_large_model_waits_for_nobody() {
+    for others in [PINNED_SMALL, SPENT] {
+        for policy in policies() {
+            let mix = [[others; 7].as_slice(), &[PINNED_LARGE]].concat();
+            let outcome = run(policy.clone(), &mix);
+            assert_eq!(outcome.guard_launches, 0, "{policy:?}");
+            // A step of 27.9 ms against one of 6 ms of seven rows, or of one row when they wait for each other.
+            assert!(outcome.rows[1] > outcome.rows[0] / 60, "{policy:?}: {outcome:?}");
+        }
     }
 }
 

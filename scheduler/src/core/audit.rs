@@ -128,6 +128,7 @@ impl Core {
             let visitors = count(&|r| r.may_visit.contains(model));
             assert_eq!(self.visitors[model.index()], visitors, "visitors of {model}");
         }
+        assert_eq!(self.routed, count(&|r| r.may_visit.len() > 1), "requests with a choice");
         let live = count(&|r| r.state() != State::Finished) as u64;
         assert_eq!(self.ledger.live(), live, "every accepted request has one terminal or is live");
     }
@@ -139,6 +140,12 @@ impl Core {
             let Some(batch) = sub.batch() else { continue };
             assert!(!batch.rows.is_empty() && batch.rows.len() <= sub.limits.max_batch_rows);
             assert!(batch.fed_tokens <= sub.limits.max_step_tokens);
+            assert_eq!(
+                sub.goes_to,
+                self.count_destinations(sub.model),
+                "where the batch of {} goes",
+                sub.model
+            );
             let fed: usize = batch.rows.iter().map(|r| r.len as usize).sum();
             assert_eq!(fed, batch.fed_tokens);
             for (index, row) in batch.rows.iter().enumerate() {

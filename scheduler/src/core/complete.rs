@@ -8,29 +8,42 @@ use crate::request::{Request, State};
 use crate::router::{RouteRow, StepView};
 use crate::walk::{Guide, Outcome, settle};
 
+/// What a row's step was worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Well,
+    /// The row has a fault of its own.
+    Faulty,
+    /// It read what a row wrote that was not well, whatever its own result says.
+    Misled,
+}
+
 /// Buffers of a completion, kept so that a steady state allocates nothing.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// Rows that sampled: their route and index in the batch, grouped by route.
-    sampled: Vec<(RouteId, u32)>,
-    /// What the routers see, in the order of `sampled`.
+    /// Rows that sampled, as the routers see them; after [`Core::route`] grouped by route.
     rows: Vec<RouteRow>,
+    /// Their routes, and their places before they were grouped.
+    routes: Vec<(RouteId, u32)>,
     /// Where each of them goes.
     to: Vec<ModelId>,
-    /// Per row: whether what it wrote or read cannot be trusted.
-    bad: Vec<bool>,
     /// Slots of the rows that the step's token limit cut, or that must run again.
     cut: Vec<usize>,
+    /// Per row; empty for a step without faults.
+    health: Vec<Health>,
+    /// Room to group rows in.
+    grouped: Vec<RouteRow>,
 }
 
 impl Scratch {
     pub(super) fn new(rows: usize) -> Self {
         Self {
-            sampled: Vec::with_capacity(rows),
             rows: Vec::with_capacity(rows),
+            routes: Vec::with_capacity(rows),
             to: Vec::with_capacity(rows),
             cut: Vec::with_capacity(rows),
-            bad: Vec::with_capacity(rows),
+            health: Vec::with_capacity(rows),
+            grouped: Vec::with_capacity(rows),
         }
     }
 }
@@ -44,22 +57,31 @@ impl Core {
         results: &[RowResult],
     ) -> Result<(), CompleteError> {
         let batch = self.batch(model).ok_or(CompleteError::NoBatch(model))?;
-        let (expected, fed, took) =
-            (batch.rows.len(), batch.fed_tokens, now.saturating_sub(batch.launched_at));
+        let (expected, fed, prompt) = (batch.rows.len(), batch.fed_tokens, batch.prompt_tokens);
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
-        self.estimates.add_step(model, fed, took);
+        let spent = self.overlap.end(model, now);
+        self.estimates.add_step(model, expected, fed, prompt, spent);
+        for sub in &self.subservers {
+            if let Some(batch) = sub.batch().filter(|_| sub.model != model) {
+                let spent = self.overlap.spent(sub.model, now);
+                self.estimates.note_running(sub.model, batch.fed_tokens, spent);
+            }
+        }
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         let mut scratch = std::mem::take(&mut self.scratch);
         self.absorb(model, &rows, results, &mut scratch);
-        self.route(model, &rows, results, &mut scratch);
-        self.walk(model, &scratch);
+        self.route(model, &mut scratch);
+        let committed = self.walk(model, &scratch);
+        self.note_landed(now, committed, prompt);
         self.return_cut(model, &scratch.cut);
         self.scratch = scratch;
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
+        #[cfg(test)]
+        self.plant_lost_wake_up();
         Ok(())
     }
 
@@ -70,6 +92,7 @@ impl Core {
             return;
         }
         self.epoch = true;
+        self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
         for row in &rows {
             let request = self.table.at(row.request.slot());
@@ -86,24 +109,27 @@ impl Core {
     /// Books what every row has fed, fails faulty rows, and sorts the others into sampled and cut. A row that read
     /// what a faulty row wrote in this step has done nothing and runs again.
     fn absorb(&mut self, model: ModelId, rows: &[Row], results: &[RowResult], scratch: &mut Scratch) {
-        let Scratch { sampled, cut, bad, .. } = scratch;
-        sampled.clear();
-        cut.clear();
-        bad.clear();
+        scratch.rows.clear();
+        scratch.routes.clear();
+        scratch.cut.clear();
+        self.diagnose(model, results, &mut scratch.health);
         for (index, (row, result)) in rows.iter().zip(results).enumerate() {
-            let reads = self.subservers[model.index()].reads[index] as usize;
-            let misled = bad.get(reads).is_some_and(|&bad| bad);
-            let is_bad = misled || result.fault.is_some();
-            bad.push(is_bad);
+            let health = scratch.health.get(index).copied().unwrap_or(Health::Well);
             let slot = row.request.slot();
             let request = self.table.at_mut(slot);
-            self.pages.landed(&request.pages, model, row.start, row.start + row.len, !is_bad);
+            let well = health == Health::Well;
+            self.pages.landed(&request.pages, model, row.start, row.start + row.len, well);
+            #[cfg(test)]
+            if well {
+                self.plant_published_ahead(model, row);
+            }
+            let request = self.table.at_mut(slot);
             if request.state() == State::Finished {
                 self.release_if_over(row);
                 continue;
             }
-            if misled {
-                cut.push(slot);
+            if health == Health::Misled {
+                scratch.cut.push(slot);
                 continue;
             }
             book(request, model, row);
@@ -113,13 +139,31 @@ impl Core {
                 continue;
             }
             if row.samples {
-                sampled.push((request.route, index as u32));
+                scratch.routes.push((request.route, scratch.rows.len() as u32));
+                scratch.rows.push(route_row(request, model, row, result));
             } else {
-                cut.push(slot);
+                scratch.cut.push(slot);
             }
             if request.may_publish() {
                 self.publish(slot);
             }
+        }
+    }
+
+    /// Says how every row is if one of them has a fault.
+    fn diagnose(&self, model: ModelId, results: &[RowResult], health: &mut Vec<Health>) {
+        health.clear();
+        if results.iter().all(|result| result.fault.is_none()) {
+            return;
+        }
+        for (result, &reads) in results.iter().zip(&self.subservers[model.index()].reads) {
+            // A row reads only what stands before it.
+            let misled = health.get(reads as usize).is_some_and(|&h| h != Health::Well);
+            health.push(match result.fault {
+                _ if misled => Health::Misled,
+                Some(_) => Health::Faulty,
+                None => Health::Well,
+            });
         }
     }
 
@@ -153,49 +197,38 @@ impl Core {
     }
 
     /// Asks each route's router once for all its rows.
-    fn route(&mut self, model: ModelId, rows: &[Row], results: &[RowResult], scratch: &mut Scratch) {
-        let Scratch { sampled, rows: views, to, .. } = scratch;
-        if self.routes.len() > 1 {
-            sampled.sort_unstable();
+    fn route(&self, model: ModelId, scratch: &mut Scratch) {
+        let Scratch { rows, routes, to, grouped, .. } = scratch;
+        if self.routes.len() > 1 && !routes.is_sorted() {
+            routes.sort_unstable();
+            grouped.clear();
+            grouped.extend(routes.iter().map(|&(_, place)| rows[place as usize]));
+            std::mem::swap(rows, grouped);
         }
-        views.clear();
-        views.extend(sampled.iter().map(|&(_, index)| {
-            let (row, result) = (&rows[index as usize], &results[index as usize]);
-            let request = self.table.at(row.request.slot());
-            RouteRow {
-                request: row.request,
-                model,
-                position: request.tokens.len() as u32,
-                generated: request.generated(),
-                candidate: result.token,
-                signals: result.signals,
-                threshold: request.threshold,
-                visit: request.visit,
-                seed: request.seed,
-                choice: request.choice,
-            }
-        }));
         to.clear();
-        to.resize(views.len(), model);
+        to.resize(rows.len(), model);
         let mut start = 0;
-        for group in sampled.chunk_by(|a, b| a.0 == b.0) {
+        for group in routes.chunk_by(|a, b| a.0 == b.0) {
             let end = start + group.len();
-            let step = StepView { model, rows: &views[start..end] };
+            let step = StepView { model, rows: &rows[start..end] };
             route_of(&self.routes, group[0].0).router.route(&step, &mut to[start..end]);
             start = end;
         }
     }
 
-    /// Walks every sampled candidate and moves its request on.
-    fn walk(&mut self, model: ModelId, scratch: &Scratch) {
+    /// Walks every sampled candidate and moves its request on. Returns how many were committed.
+    fn walk(&mut self, model: ModelId, scratch: &Scratch) -> u64 {
+        let (mut moved, mut total) = (0, 0);
         for (row, &to) in scratch.rows.iter().zip(&scratch.to) {
             let slot = row.request.slot();
-            let request = self.table.at_mut(slot);
+            let (request, links) = self.table.at_mut_linked(slot);
             let route = route_of(&self.routes, request.route);
+            let before = request.tokens.len();
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
-            // Its owner is among the models it may visit.
-            let had_choice = request.may_visit != ModelSet::of(model);
-            let to = match settle(guide, row, to, request, &mut self.effects) {
+            let outcome = settle(guide, row, to, request, &mut self.effects);
+            let committed = request.tokens.len() > before;
+            total += u64::from(committed);
+            let to = match outcome {
                 Outcome::Stay => model,
                 Outcome::HandOver(to) => to,
                 Outcome::Finish(reason) => {
@@ -203,54 +236,56 @@ impl Core {
                     continue;
                 }
             };
-            if had_choice {
-                self.estimates.add_move(model, to);
+            // Its owner is among the models it may visit.
+            if request.may_visit != ModelSet::of(model) {
+                self.estimates.add_move(model, to, committed);
             }
-            if to == model {
-                self.stay(slot, model);
-            } else {
-                self.hand_over(slot, model, to);
+            moved += 1;
+            if to != model {
+                self.handoffs[model.index()][to.index()] += 1;
+                if self.config.handoff == Handoff::Readmit {
+                    self.wait_again(slot, model, to);
+                    continue;
+                }
+                self.subservers[model.index()].pending += 1;
+                self.subservers[to.index()].pending -= usize::from(request.visited.contains(to));
+                request.visited.insert(to);
+            }
+            // From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
+            let open = route.open_to(request, to);
+            request.enter(State::Ready(to));
+            self.subservers[to.index()].queue.push_back(links, slot);
+            if request.may_visit != open {
+                self.set_visits(slot, open);
             }
         }
+        self.subservers[model.index()].running -= moved;
+        total
     }
+}
 
-    /// From a landed batch to the back of the same model's queue.
-    fn stay(&mut self, slot: usize, model: ModelId) {
-        self.count_visits(slot, model);
-        let sub = &mut self.subservers[model.index()];
-        let (request, links) = self.table.at_mut_linked(slot);
-        request.enter(State::Ready(model));
-        sub.running -= 1;
-        sub.queue.push_back(links, slot);
-    }
-
-    /// From a landed batch to the back of a peer's queue. This is all a handoff does: a push, and counters. As a new
-    /// request it goes to the waiting queue instead.
-    fn hand_over(&mut self, slot: usize, from: ModelId, to: ModelId) {
-        let sub = &mut self.subservers[from.index()];
-        sub.running -= 1;
-        self.handoffs[from.index()][to.index()] += 1;
-        if self.config.handoff == Handoff::Readmit {
-            return self.wait_again(slot, from, to);
-        }
-        sub.pending += 1;
-        self.count_visits(slot, to);
-        let (request, links) = self.table.at_mut_linked(slot);
-        request.enter(State::Ready(to));
-        let peer = &mut self.subservers[to.index()];
-        peer.pending -= usize::from(request.visited.contains(to));
-        request.visited.insert(to);
-        peer.queue.push_back(links, slot);
+/// A row that has sampled, as its router sees it.
+fn route_row(request: &Request, model: ModelId, row: &Row, result: &RowResult) -> RouteRow {
+    RouteRow {
+        request: row.request,
+        model,
+        position: request.tokens.len() as u32,
+        generated: request.generated(),
+        candidate: result.token,
+        signals: result.signals,
+        threshold: request.threshold,
+        visit: request.visit,
+        seed: request.seed,
+        choice: request.choice,
     }
 }
 
 /// A row has run: its tokens are in the model's cache.
 fn book(request: &mut Request, model: ModelId, row: &Row) {
     let (start, end) = (row.start, row.start + row.len);
-    request.account.step(model, row.len, row.samples);
     let high = &mut request.high_water[model.index()];
     let found = start.min(request.prompt_len).saturating_sub(*high);
     *high = (*high).max(end);
     request.watermarks[model.index()] = end;
-    request.account.found(model, found);
+    request.account.step(model, row.len, row.samples, found);
 }

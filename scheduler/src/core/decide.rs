@@ -1,6 +1,7 @@
 //! From the state to a decision: what the policy sees, who may still come, when the guard is over.
 
-use super::Core;
+use super::{Core, Route};
+use crate::estimate::Spent;
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
 use crate::policy::{ModelView, Plan, PolicyError};
 use crate::request::{Request, State};
@@ -11,6 +12,24 @@ use crate::subserver::Subserver;
 /// for its companions: at p = 0.35 and two requests, 8 rounds of 6 + 27.9 ms are 45 steps, and a wait beyond has a
 /// chance of 4e-9; two rounds would fire once in a hundred waits.
 const GUARD_ROUNDS: u64 = 8;
+
+impl Route {
+    /// The models that a request which stands at `at` may still visit, `at` included.
+    pub(super) fn open_to(&self, request: &Request, at: ModelId) -> ModelSet {
+        // The one model of a route is not asked for.
+        if self.reach == ModelSet::of(at) {
+            return self.reach;
+        }
+        let row = ReachRow {
+            model: at,
+            generated: request.generated(),
+            threshold: request.threshold,
+            visit: request.visit,
+            usage: request.account.usage(),
+        };
+        self.router.may_visit(&row).intersection(self.reach).union(ModelSet::of(at))
+    }
+}
 
 impl Core {
     /// Installs a policy and the numbers it predicts with; the next [`Core::launch`] decides by it. On an error
@@ -25,27 +44,11 @@ impl Core {
         Ok(())
     }
 
-    /// An admitted request stands at `at`: counts it at every model it may still visit. Called at admission and
-    /// whenever it was routed.
+    /// An admitted request stands at `at`: counts it at every model it may still visit.
     pub(super) fn count_visits(&mut self, slot: usize, at: ModelId) {
-        let request = self.table.at_mut(slot);
-        let route = super::route_of(&self.routes, request.route);
-        let mut open = ModelSet::of(at);
-        // The one model of a route is not asked for.
-        if route.reach != open {
-            let usage = request.account.usage();
-            let row = ReachRow {
-                model: at,
-                generated: request.generated(),
-                threshold: request.threshold,
-                visit: request.visit,
-                usage,
-            };
-            open = open.union(route.router.may_visit(&row).intersection(route.reach));
-        }
-        if request.may_visit != open {
-            self.set_visits(slot, open);
-        }
+        let request = self.table.at(slot);
+        let open = super::route_of(&self.routes, request.route).open_to(request, at);
+        self.set_visits(slot, open);
     }
 
     /// The request is not admitted any more.
@@ -53,9 +56,12 @@ impl Core {
         self.set_visits(slot, ModelSet::EMPTY);
     }
 
-    fn set_visits(&mut self, slot: usize, open: ModelSet) {
+    /// Where the request may go has changed. [`Route::open_to`] says it at admission and whenever it was routed.
+    pub(super) fn set_visits(&mut self, slot: usize, open: ModelSet) {
         let request = self.table.at_mut(slot);
         let before = std::mem::replace(&mut request.may_visit, open);
+        self.routed += usize::from(open.len() > 1);
+        self.routed -= usize::from(before.len() > 1);
         for model in before.without(open).iter() {
             self.visitors[model.index()] -= 1;
         }
@@ -68,7 +74,7 @@ impl Core {
     fn step_time(&self, model: ModelId) -> Option<Nanos> {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(1)),
-            None => self.estimates.step(model),
+            None => self.estimates.steps(model).usual(),
         }
     }
 
@@ -77,6 +83,15 @@ impl Core {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(rows)),
             None => self.estimates.latency(model, fed),
+        }
+    }
+
+    /// The part of a step alone that was done in the time spent: beside others the plan's slowdown counts, or the
+    /// estimate.
+    fn work_done(&self, model: ModelId, spent: Spent) -> Nanos {
+        match self.inputs.slowdown.get(model.index()) {
+            Some(slowdown) => spent.alone + (spent.beside as f64 / slowdown) as Nanos,
+            None => self.estimates.steps(model).done(spent),
         }
     }
 
@@ -91,52 +106,46 @@ impl Core {
         self.config.guard.max(round.saturating_mul(GUARD_ROUNDS))
     }
 
-    /// What the policy sees now.
-    pub(super) fn views(&self, now: Nanos) -> [ModelView; MAX_MODELS] {
-        let mut views = [ModelView::default(); MAX_MODELS];
-        for (view, sub) in views.iter_mut().zip(&self.subservers) {
-            let front = sub.queue.front().map(|slot| self.table.at(slot));
-            *view = ModelView {
-                ready: sub.queue.len(),
-                busy: sub.is_busy(),
-                visitors: self.visitors[sub.model.index()],
-                cut: front.is_some_and(|r| r.cut),
-                full: sub.queue.len() >= sub.most_rows(),
-                overdue: sub.stalled_since.is_some_and(|since| since.saturating_add(self.guard) <= now),
-                last_launch: sub.last_launch(),
-                step: self.step_time(sub.model),
-                ..ModelView::default()
-            };
-            if self.config.policy.predicts() {
-                self.predict(sub, now, view);
-            }
+    /// What the policy sees of a model now; what will be, if it `predicts`.
+    pub(super) fn view(&self, sub: &Subserver, now: Nanos, predicts: bool, view: &mut ModelView) {
+        let front = sub.queue.front().map(|slot| self.table.at(slot));
+        *view = ModelView {
+            ready: sub.queue.len(),
+            busy: sub.is_busy(),
+            visitors: self.visitors[sub.model.index()],
+            cut: front.is_some_and(|r| r.cut),
+            full: sub.queue.len() >= sub.most_rows(),
+            overdue: sub.stalled_since.is_some_and(|since| self.is_overdue(since, now)),
+            last_launch: sub.last_launch(),
+            step: self.step_time(sub.model),
+            ..ModelView::default()
+        };
+        if predicts {
+            self.predict(sub, now, view);
         }
-        views
+    }
+
+    /// Whether a model that is idle with a ready request since then has waited for the guard time.
+    fn is_overdue(&self, since: Nanos, now: Nanos) -> bool {
+        let waited = now.saturating_sub(since);
+        waited >= self.config.guard && waited >= self.guard_time()
     }
 
     /// When the batch in flight (or a batch of the queue) ends, and what it is expected to send where.
     fn predict(&self, sub: &Subserver, now: Nanos, view: &mut ModelView) {
         let mut rows_to = [0u32; MAX_MODELS];
-        let mut count = |request: &Request| {
-            request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
-        };
         view.ends_in = if let Some(batch) = sub.batch() {
-            // A cut row routes nothing; a request that is over goes nowhere.
-            for row in batch.rows.iter().filter(|row| row.samples) {
-                let request = self.table.at(row.request.slot());
-                if request.state() == State::Running(sub.model) {
-                    count(request);
-                }
-            }
+            rows_to = sub.goes_to;
             let whole = self.step_time_of(sub.model, batch.rows.len(), batch.fed_tokens);
-            whole.map(|t| t.saturating_sub(now.saturating_sub(batch.launched_at)))
+            let spent = self.overlap.spent(sub.model, now);
+            whole.map(|t| t.saturating_sub(self.work_done(sub.model, spent)))
         } else {
             let rows = sub.queue.len().min(sub.most_rows());
             let mut fed = 0;
             for slot in sub.queue.iter(&self.table.links).take(rows) {
                 let request = self.table.at(slot);
                 fed += request.tokens.len() - request.watermarks[sub.model.index()] as usize;
-                count(request);
+                request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
             }
             self.step_time_of(sub.model, rows, fed.min(sub.limits.max_step_tokens))
         };
@@ -145,6 +154,20 @@ impl Core {
                 *sends = self.share(sub.model, ModelId(to as u8)) * f64::from(rows_to[to]);
             }
         }
+    }
+
+    /// Per model: the rows of the batch in flight of `from` that may send their request there. A cut row routes
+    /// nothing; a request that is over goes nowhere.
+    pub(super) fn count_destinations(&self, from: ModelId) -> [u32; MAX_MODELS] {
+        let mut rows_to = [0; MAX_MODELS];
+        let batch = self.batch(from).map_or(&[][..], |batch| &batch.rows);
+        for row in batch.iter().filter(|row| row.samples) {
+            let request = self.table.at(row.request.slot());
+            if request.state() == State::Running(from) {
+                request.may_visit.iter().for_each(|model| rows_to[model.index()] += 1);
+            }
+        }
+        rows_to
     }
 
     /// P: the plan's, or the estimate.

@@ -40,6 +40,7 @@ impl Core {
             let Some((row, reads)) = shaped else { continue };
             spare -= row.len as usize - 1;
             batch.fed_tokens += row.len as usize;
+            batch.prompt_tokens += prompt_part(&row, request.prompt_len);
             let index = batch.rows.len() as u32;
             self.pages.launched(&request.pages, model, row.start, row.start + row.len, index);
             request.enter(State::Running(model));
@@ -47,12 +48,16 @@ impl Core {
             let sub = &mut self.subservers[model.index()];
             sub.queue.remove(links, slot);
             sub.reads.push(reads);
+            if row.samples {
+                request.may_visit.iter().for_each(|model| sub.goes_to[model.index()] += 1);
+            }
             batch.rows.push(row);
         }
         let sub = &mut self.subservers[model.index()];
         let runs = !batch.rows.is_empty();
         if runs {
             self.last_seq += 1;
+            self.overlap.start(model, now);
         }
         sub.close(batch, self.last_seq, now);
         runs
@@ -72,8 +77,14 @@ impl Core {
     }
 }
 
+/// The tokens of the prompt that a row feeds.
+fn prompt_part(row: &Row, prompt_len: u32) -> usize {
+    ((row.start + row.len).min(prompt_len) - row.start.min(prompt_len)) as usize
+}
+
 /// The first position that the model has not computed, at most that of the last token; `None` when a row of the
 /// batch is writing the page that this one would have to go on writing. `rows` are those formed so far.
+#[inline]
 fn start(pages: &Pages, request: &Request, model: ModelId, rows: &[Row]) -> Option<Start> {
     let last = request.tokens.len() - 1;
     let (mut at, mut reads) = (request.watermarks[model.index()] as usize, NO_ROW);

@@ -117,6 +117,24 @@ fn a_request_whose_launch_is_in_flight_is_not_preempted() {
     assert_eq!(rig.core.counters().preemptions, 1);
 }
 
+/// The policy wants B alone, whose only request lacks a page and stands last in order; A is below its threshold.
+#[test]
+fn when_those_the_policy_chose_lack_pages_the_others_run() {
+    let thresholds = Thresholds::constants(&[3, 1]);
+    let hold = Policy::Hold { thresholds: thresholds.clone(), beside: CountTable::constant(1) };
+    for policy in [Policy::Threshold(thresholds), hold] {
+        let mut rig = Rig::new(CoreConfig { policy, ..pool(2, 3) });
+        let ids = [0, 1, 2].map(|_| rig.submit(request(15, 10)));
+        rig.step(A, &[stay(5), stay(6), keep(7, B)]);
+        rig.step(B, &[stay(8)]);
+        assert_eq!(rig.core.tokens(ids[2]).len(), 17, "it wants a second page, and there is none");
+        assert_eq!(rig.launch(), [A], "two of the three that A waits for");
+        assert_eq!(rig.core.counters().guard_launches, 0);
+        rig.complete(A, &[stay(EOS), stay(EOS)]);
+        assert_eq!(rig.launch(), [B]);
+    }
+}
+
 #[test]
 fn an_older_request_is_not_preempted_for_a_younger_one() {
     let mut rig = Rig::new(pool(2, 2));
