@@ -19,7 +19,8 @@ const PROMPTS: usize = 12;
 const CLIENTS: usize = 8;
 
 /// The `[scheduling]` section of every policy, sensible and absurd.
-const POLICIES: [&str; 10] = [
+const POLICIES: [&str; 11] = [
+    "policy = \"auto\"",
     "policy = \"lookahead\"",
     "policy = \"lookahead\"\nalpha = 3.0",
     "policy = \"lookahead\"\nhandoff = \"readmit\"",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_scheduler::{
-    FinishReason, Handoff, ModelId, ModelSet, Policy, RouteId, SubmitError, Threshold, Usage,
+    FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
 use crate::status::EngineStatus;
@@ -171,10 +171,12 @@ pub struct EngineInfo {
     pub capacity_tokens: usize,
     /// The memory plan as a printable table.
     pub plan_table: String,
-    /// The launch policy of the configuration.
+    /// The launch policy of the configuration; with a planner, while there is no plan.
     pub policy: Policy,
     /// What a request takes along to another model.
     pub handoff: Handoff,
+    /// Whether and how launches are planned.
+    pub planner: Option<PlannerConfig>,
 }
 
 /// The command could not be queued.

@@ -15,6 +15,7 @@ pub mod step;
 pub mod weights;
 
 pub mod handle;
+mod planner;
 mod rank;
 mod start;
 pub mod status;

@@ -16,6 +16,7 @@ use tokenrouter_scheduler::{Core, Effect, ModelId, Nanos, NewRequest, RequestId,
 
 use crate::executor::Executor;
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
+use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
 
@@ -23,6 +24,8 @@ use crate::step::{RowSampling, SampleSpec, Step};
 const SPIN: Duration = Duration::from_micros(20);
 /// How soon the loop tries again when the report queue is full.
 const REPORT_RETRY: Duration = Duration::from_millis(1);
+/// Least distance of two snapshots of the estimates and the plan: they are for people, and allocate.
+const PLANNER_STATUS_EVERY: Nanos = 250_000_000;
 /// Commands taken in one turn, so that a burst of arrivals does not hold up finished steps.
 const COMMANDS_PER_TURN: usize = 64;
 
@@ -39,6 +42,7 @@ struct Live {
 pub(crate) struct RankLoop {
     pub(crate) core: Core,
     pub(crate) executor: Box<dyn Executor>,
+    pub(crate) planner: Option<Planner>,
     pub(crate) commands: flume::Receiver<Command>,
     pub(crate) reports: flume::Sender<Report>,
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
@@ -68,6 +72,9 @@ struct Running {
     requests: HashMap<ClientId, RequestId>,
     live: Vec<Option<Live>>,
     outgoing: Vec<ClientEvent>,
+    /// When the next snapshot of the planner's state is due, if something has happened since the last.
+    snapshot_at: Option<Nanos>,
+    last_snapshot: Nanos,
     draining: bool,
     stopping: bool,
 }
@@ -82,6 +89,8 @@ impl RankLoop {
             requests: HashMap::new(),
             live: Vec::new(),
             outgoing: Vec::new(),
+            snapshot_at: None,
+            last_snapshot: 0,
             draining: false,
             stopping: false,
         };
@@ -115,12 +124,16 @@ impl Running {
     fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         worked |= self.take_completions();
+        worked |= self.take_plan();
         worked |= self.launch();
         worked |= self.collect_effects();
         if worked {
+            self.plan();
             // Before the report goes out: who has read an answer finds it counted.
             self.publish();
+            self.snapshot_at = self.snapshot_at.or(Some(self.last_snapshot + PLANNER_STATUS_EVERY));
         }
+        self.snapshot();
         self.flush_reports();
         worked
     }
@@ -130,7 +143,7 @@ impl Running {
             std::thread::park_timeout(REPORT_RETRY);
             return;
         }
-        match self.parts.core.wake() {
+        match self.parts.core.wake().into_iter().chain(self.snapshot_at).min() {
             Some(at) => std::thread::park_timeout(Duration::from_nanos(at.saturating_sub(self.now()))),
             None => std::thread::park(),
         }
@@ -264,6 +277,32 @@ impl Running {
             }
         }
         !launched.is_empty()
+    }
+
+    /// Takes the reply of a round of planning.
+    fn take_plan(&mut self) -> bool {
+        let Some(reply) = self.parts.planner.as_ref().and_then(Planner::reply) else { return false };
+        self.parts.core.plan_done(reply);
+        true
+    }
+
+    /// Starts a round of planning if one is due. After the launch, since the devices need not wait for it.
+    fn plan(&mut self) {
+        let Some(planner) = &self.parts.planner else { return };
+        if let Some(job) = self.parts.core.plan_due()
+            && !planner.offer(job)
+        {
+            tracing::error!("the planner takes no job; the server goes on without new plans");
+        }
+    }
+
+    /// Shows the estimates and the plan, a few times per second and once more after the last event.
+    fn snapshot(&mut self) {
+        let now = self.now();
+        if self.snapshot_at.is_some_and(|at| at <= now) {
+            self.parts.status.set_planner(self.parts.core.planner_status());
+            (self.snapshot_at, self.last_snapshot) = (None, now);
+        }
     }
 
     fn fill(&self, step: &mut Step, model: ModelId) {

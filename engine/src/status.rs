@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos};
+use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus};
 
 /// Life cycle of the engine as the server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub struct EngineStatus {
     pub now: AtomicU64,
     /// One entry per model.
     pub models: [ModelStatus; MAX_MODELS],
+    /// Replaced as a whole; whoever looks holds the lock for as long as it takes to copy a pointer.
+    planner: Mutex<Arc<PlannerStatus>>,
 }
 
 impl EngineStatus {
@@ -89,6 +92,20 @@ impl EngineStatus {
     pub fn set_state(&self, state: EngineState) {
         self.state.store(state as u8, Ordering::Release);
     }
+    /// The scheduler's running estimates and its plan, a fraction of a second old.
+    pub fn planner(&self) -> Arc<PlannerStatus> {
+        self.planner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Set by the rank loop.
+    pub fn set_planner(&self, planner: PlannerStatus) {
+        let planner = Arc::new(planner);
+        let old =
+            std::mem::replace(&mut *self.planner.lock().unwrap_or_else(PoisonError::into_inner), planner);
+        // Outside the lock, in case it is the last one.
+        drop(old);
+    }
+
     /// A batch of `model` was launched at `now`.
     pub(crate) fn launched(&self, model: usize, batch: &Batch, now: Nanos) {
         let status = &self.models[model];

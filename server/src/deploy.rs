@@ -127,6 +127,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         eos_ids: text.eos_ids().to_vec(),
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
+        planner: config.scheduling.planner()?,
     })
 }
 

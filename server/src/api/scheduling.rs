@@ -3,9 +3,11 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokenrouter_engine::{EngineInfo, EngineStatus, ModelInfo, ModelStatus};
-use tokenrouter_scheduler::{ModelId, Policy, Thresholds};
+use tokenrouter_scheduler::{
+    ModelId, ModelStatus as Estimates, Nanos, PlannerConfig, PlannerStatus, Policy, Thresholds,
+};
 
 use crate::api::json;
 use crate::config::handoff_name;
@@ -13,29 +15,69 @@ use crate::config::handoff_name;
 /// More requests than this are never admitted (`server.max_running`).
 const MOST_REQUESTS: usize = 4096;
 
-/// The body of `GET /v1/scheduling`. Times are in milliseconds; what has not been seen is null.
+/// The body of `GET /v1/scheduling`. What has not been seen is null. `estimates` forget, and are what plans are made
+/// from; the other numbers count from the start.
 pub fn scheduling_json(info: &EngineInfo, status: &EngineStatus) -> Vec<u8> {
+    let planner = status.planner();
     let names: Vec<&str> = info.models.iter().map(|model| model.name.as_str()).collect();
-    let model = |(m, (info, status)): (usize, (&ModelInfo, &ModelStatus))| one_model(m, info, status, &names);
+    let model = |(m, (info, status)): (usize, (&ModelInfo, &ModelStatus))| {
+        one_model(info, status, &names, m, planner.models.get(m))
+    };
     let models: Vec<Value> = info.models.iter().zip(&status.models).enumerate().map(model).collect();
+    let base = words(&info.policy, &names);
+    let policy = if info.planner.is_some() {
+        format!("auto: the best plan for what is measured; until there is one, {base}")
+    } else {
+        base.clone()
+    };
+    let in_force = if planner.planned { words(&planner.policy, &names) } else { base };
     json::to_vec(&json!({
-        "policy": words(&info.policy, &names),
+        "policy": policy,
+        "in_force": in_force,
         "handoff": handoff_name(info.handoff),
-        "requests": {"running": get(&status.running), "waiting": get(&status.waiting)},
+        "requests": {
+            "running": get(&status.running), "waiting": get(&status.waiting), "routed": planner.requests,
+        },
         "guard_launches": get(&status.guard_launches),
+        "plan": info.planner.map(|config| plan_json(&config, &planner)),
         "models": models,
     }))
+}
+
+fn plan_json(config: &PlannerConfig, planner: &PlannerStatus) -> Value {
+    json!({
+        "active": planner.planned,
+        "up_to_requests": planner.plan_len,
+        "predicted_tokens_per_s": planner.predicted,
+        "measured_tokens_per_s": planner.measured,
+        "predicted_p99_inter_token_ms": planner.predicted_p99.map(ms),
+        "p99_inter_token_limit_ms": config.p99_limit.map(ms),
+        "rounds": planner.rounds,
+        "plans": planner.plans,
+        "fallbacks": planner.fallbacks,
+        "last_error": planner.error,
+    })
+}
+
+fn ms(nanos: Nanos) -> f64 {
+    nanos as f64 * 1e-6
 }
 
 fn get(value: &AtomicU64) -> u64 {
     value.load(Relaxed)
 }
 
-fn one_model(index: usize, info: &ModelInfo, status: &ModelStatus, names: &[&str]) -> Value {
+fn one_model(
+    info: &ModelInfo,
+    status: &ModelStatus,
+    names: &[&str],
+    index: usize,
+    estimates: Option<&Estimates>,
+) -> Value {
     let (launches, steps, rows) = (get(&status.launches), get(&status.steps), get(&status.rows));
     let per = |sum: u64, count: u64| (count > 0).then(|| sum as f64 / count as f64);
     let others = names.iter().zip(&status.handoffs).enumerate().filter(|(to, _)| *to != index);
-    let handoffs: serde_json::Map<String, Value> =
+    let handoffs: Map<String, Value> =
         others.map(|(_, (name, count))| ((*name).to_owned(), get(count).into())).collect();
     json!({
         "name": info.name,
@@ -46,6 +88,23 @@ fn one_model(index: usize, info: &ModelInfo, status: &ModelStatus, names: &[&str
         "tokens_fed_per_step": per(get(&status.fed), launches),
         "committed_tokens": get(&status.committed),
         "handoffs_to": handoffs,
+        "estimates": estimates.map(|estimates| estimates_json(estimates, names)),
+    })
+}
+
+fn estimates_json(estimates: &Estimates, names: &[&str]) -> Value {
+    let by_name = |values: &[f64]| -> Map<String, Value> {
+        names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
+    };
+    let step_ms: Map<String, Value> =
+        estimates.latency.iter().map(|(rows, time)| (rows.to_string(), ms(*time).into())).collect();
+    json!({
+        "step_ms_by_rows": step_ms,
+        "slowdown_beside_others": estimates.slowdown,
+        "routing": by_name(&estimates.routing),
+        "tokens_committed": by_name(&estimates.commit),
+        "decisions": estimates.decisions,
+        "steps": estimates.steps,
     })
 }
 

@@ -213,6 +213,7 @@ impl Config {
         }
         self.scheduling.policy(self.models.len())?;
         self.scheduling.handoff()?;
+        self.scheduling.planner()?;
         let bytes = self.budget_bytes()?;
         if bytes == 0 {
             return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tokenrouter_engine::status::FED_BUCKETS;
 use tokenrouter_engine::{EngineInfo, EngineStatus, ModelStatus};
-use tokenrouter_scheduler::PAGE_TOKENS;
+use tokenrouter_scheduler::{PAGE_TOKENS, PlannerStatus};
 
 use super::histogram::Histogram;
 use super::text::Page;
@@ -26,6 +26,8 @@ pub(crate) fn page(name: &str, info: &EngineInfo, status: &EngineStatus, traffic
     cache(&mut page, status, traffic);
     per_model(&mut page, traffic, &models);
     scheduling(&mut page, status, &models);
+    let names: Vec<&str> = models.iter().map(|(name, _)| *name).collect();
+    plan(&mut page, &status.planner(), &names);
     page.gauge("tokenrouter:build_info", "Always 1; the version is a label.")
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.into_bytes()
@@ -170,4 +172,63 @@ fn scheduling(page: &mut Page, status: &EngineStatus, models: &[(&str, &ModelSta
         (0..=FED.len()).map(|bucket| models.iter().map(|(_, model)| get(&model.by_fed[bucket])).sum());
     let sizes = Histogram::with(FED, buckets, fed as f64);
     page.histogram("vllm:iteration_tokens_total", "Tokens fed by a step, over all models.", &sizes);
+}
+
+/// The planner's view. What is not known yet has no sample.
+fn plan(page: &mut Page, planner: &PlannerStatus, names: &[&str]) {
+    page.gauge("tokenrouter:plan_active", "Whether steps are launched by a plan: 1 or 0.")
+        .sample(&[], u8::from(planner.planned));
+    page.counter("tokenrouter:plan_rounds_total", "Rounds of planning.").sample(&[], planner.rounds);
+    page.counter("tokenrouter:plans_total", "Rounds of planning that changed the policy.")
+        .sample(&[], planner.plans);
+    page.counter(
+        "tokenrouter:plan_fallbacks_total",
+        "Plans given up because they did not keep their promise.",
+    )
+    .sample(&[], planner.fallbacks);
+    let rates: [(&'static str, &str, Option<f64>); 2] = [
+        (
+            "tokenrouter:plan_predicted_tokens_per_second",
+            "Forecast for the policy in force and the requests that run.",
+            planner.predicted,
+        ),
+        (
+            "tokenrouter:plan_measured_tokens_per_second",
+            "Measured over the last full window without prompts.",
+            planner.measured,
+        ),
+    ];
+    for (name, help, rate) in rates {
+        page.gauge(name, help);
+        rate.into_iter().for_each(|rate| {
+            page.float(&[], rate);
+        });
+    }
+    estimates(page, planner, names);
+}
+
+fn estimates(page: &mut Page, planner: &PlannerStatus, names: &[&str]) {
+    let models = || names.iter().zip(&planner.models);
+    page.gauge(
+        "tokenrouter:routing_probability",
+        "Estimated share of a model's requests that go to each model.",
+    );
+    for (from, model) in models().filter(|(_, model)| model.decisions > 0) {
+        for (to, share) in names.iter().zip(&model.routing) {
+            page.float(&[("from", from), ("to", to)], *share);
+        }
+    }
+    page.gauge(
+        "tokenrouter:step_seconds",
+        "Estimated time of a step of so many rows while no other model runs.",
+    );
+    for (name, model) in models() {
+        for (rows, time) in &model.latency {
+            page.float(&[("model", name), ("rows", &rows.to_string())], *time as f64 * 1e-9);
+        }
+    }
+    page.gauge("tokenrouter:slowdown", "Estimated factor on a model's step time while others run.");
+    for (name, model) in models().filter(|(_, model)| model.steps > 0) {
+        page.float(&[("model", name)], model.slowdown);
+    }
 }
