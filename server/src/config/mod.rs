@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 pub use bytes::parse_bytes;
 pub use scheduling::SchedulingSection;
-pub(crate) use scheduling::handoff_name;
+pub(crate) use scheduling::{AUTO, handoff_name};
 
 /// A deployment, checked. Paths are resolved against the folder of the file.
 #[derive(Clone, Debug, Deserialize)]

@@ -6,7 +6,7 @@ use tokenrouter_scheduler::{CountTable, Handoff, PlannerConfig, Policy, PolicySp
 use toml::Value;
 
 /// The policy that plans.
-const AUTO: &str = "auto";
+pub(crate) const AUTO: &str = "auto";
 /// Longest limit between two tokens: an hour.
 const MOST_MS: f64 = 3_600_000.0;
 
