@@ -2,8 +2,8 @@
 //!
 //! The rank loop asks the core whether a round is due, offers the job here, and takes the reply in a later turn; a
 //! round takes tens of milliseconds and the loop never waits for it. Jobs go through a channel of one, since the core
-//! has one round out at a time. A panic in a round is a bug of ours and ends planning, not serving: it is logged, no
-//! reply comes, the core asks for no other round, and the policy in force stays.
+//! has one round out at a time. A panic in a round is a bug of ours and ends that round, not serving: it is logged, the
+//! core hears that no reply will come, and the policy in force stays until the next round.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ const NICE: i32 = 10;
 pub(crate) struct Planner<J = PlanJob, R = PlanReply> {
     /// Taken only by `drop`.
     jobs: Option<flume::Sender<J>>,
-    replies: flume::Receiver<R>,
+    /// None for a round that broke down.
+    replies: flume::Receiver<Option<R>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,10 +35,10 @@ impl<J: Send + 'static, R: Send + 'static> Planner<J, R> {
         let thread = std::thread::Builder::new().name("planner".into()).spawn(move || {
             give_way();
             while let Ok(job) = inbox.recv() {
-                let Ok(reply) = catch_unwind(AssertUnwindSafe(|| run(&job))) else {
-                    tracing::error!("a round of planning panicked; the server goes on without new plans");
-                    continue;
-                };
+                let reply = catch_unwind(AssertUnwindSafe(|| run(&job))).ok();
+                if reply.is_none() {
+                    tracing::error!("a round of planning panicked; the policy in force stays");
+                }
                 if outbox.send(reply).is_err() {
                     return;
                 }
@@ -52,8 +53,8 @@ impl<J: Send + 'static, R: Send + 'static> Planner<J, R> {
         self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok())
     }
 
-    /// The next reply, if there is one.
-    pub(crate) fn reply(&self) -> Option<R> {
+    /// The next reply, if there is one; none within for a round that broke down.
+    pub(crate) fn reply(&self) -> Option<Option<R>> {
         self.replies.try_recv().ok()
     }
 }
@@ -115,21 +116,22 @@ mod tests {
         for job in 0..100 {
             assert_eq!(planner.reply(), None);
             assert!(planner.offer(job));
-            assert_eq!(until(|| planner.reply()), job + 1);
+            assert_eq!(until(|| planner.reply()), Some(job + 1));
             until(|| (wakes.load(Ordering::SeqCst) == job as usize + 1).then_some(()));
         }
     }
 
     #[test]
-    fn a_panic_loses_its_reply_and_nothing_else() {
+    fn a_panic_is_answered_and_the_next_job_runs() {
         let (planner, wakes) = start(|job| {
             assert!(*job != 7, "as the test wants it");
             *job
         });
         assert!(planner.offer(7));
-        until(|| planner.offer(8).then_some(()));
-        assert_eq!(until(|| planner.reply()), 8);
-        until(|| (wakes.load(Ordering::SeqCst) == 1).then_some(()));
+        assert_eq!(until(|| planner.reply()), None);
+        assert!(planner.offer(8));
+        assert_eq!(until(|| planner.reply()), Some(8));
+        until(|| (wakes.load(Ordering::SeqCst) == 2).then_some(()));
     }
 
     #[test]

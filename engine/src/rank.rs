@@ -282,7 +282,10 @@ impl Running {
     /// Takes the reply of a round of planning.
     fn take_plan(&mut self) -> bool {
         let Some(reply) = self.parts.planner.as_ref().and_then(Planner::reply) else { return false };
-        self.parts.core.plan_done(reply);
+        match reply {
+            Some(reply) => self.parts.core.plan_done(reply),
+            None => self.parts.core.plan_failed(),
+        }
         true
     }
 
@@ -292,7 +295,8 @@ impl Running {
         if let Some(job) = self.parts.core.plan_due()
             && !planner.offer(job)
         {
-            tracing::error!("the planner takes no job; the server goes on without new plans");
+            tracing::error!("the planner takes no job; the policy in force stays");
+            self.parts.core.plan_failed();
         }
     }
 
