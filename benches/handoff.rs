@@ -84,6 +84,7 @@ impl Shape {
             policy,
             prefix_cache: true,
             reserve_pages: 0,
+            planner: None,
             handoff: self.handoff,
         };
         let mut core = Core::new(config, vec![router]).expect("a legal configuration");

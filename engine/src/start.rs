@@ -302,6 +302,7 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         policy: config.policy.clone(),
         prefix_cache: config.prefix_cache,
         reserve_pages: config.reserve_pages,
+        planner: None,
         handoff: config.handoff,
     }
 }

@@ -1,6 +1,7 @@
 //! What a core is built from, what a request asks for, and every refusal with its numbers.
 
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, RouteId};
+use crate::pilot::PlannerConfig;
 use crate::policy::{Policy, PolicyError};
 use crate::router::Threshold;
 use std::fmt;
@@ -51,6 +52,8 @@ pub struct CoreConfig {
     /// Pages that must stay free beside those of its prompt when a request is admitted (never more than its whole
     /// lifetime needs), so that admitted requests can grow before one of them is preempted.
     pub reserve_pages: usize,
+    /// Plans from the running estimates while `policy` is in force until there is a plan; none keeps to `policy`.
+    pub planner: Option<PlannerConfig>,
     /// What a request takes along to another model.
     pub handoff: Handoff,
 }

@@ -5,13 +5,18 @@ mod complete;
 mod decide;
 mod form;
 mod memory;
+mod plan;
+#[cfg(test)]
+pub(crate) mod planted;
+pub(crate) mod standing;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
-use crate::estimate::Estimates;
+use crate::estimate::{Estimates, Overlap};
 use crate::event::{Batch, Effect, FinishReason};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
+use crate::pilot::Pilot;
 use crate::policy::{ModelView, PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
@@ -81,11 +86,18 @@ pub struct Core {
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
     estimates: Estimates,
+    overlap: Overlap,
     inputs: PolicyInputs,
+    /// The online planner, if one is configured.
+    pilot: Option<Box<Pilot>>,
+    /// Admitted requests that may visit more than one model.
+    routed: usize,
     /// Something has changed since the last decision.
     epoch: bool,
     /// What the policy saw at the last decision; kept for its room.
     views: Vec<ModelView>,
+    #[cfg(test)]
+    pub(crate) planted: Option<planted::Planted>,
 }
 
 impl Core {
@@ -131,9 +143,14 @@ impl Core {
             last_seq: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
+            overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
+            pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
+            routed: 0,
             epoch: false,
             views: vec![ModelView::default(); config.models.len()],
+            #[cfg(test)]
+            planted: None,
             config,
             routes,
         })
@@ -228,8 +245,10 @@ impl Core {
         }
         self.epoch = false;
         let mut views = std::mem::take(&mut self.views);
-        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, view));
-        let decision = decide(&self.config.policy, &views);
+        let policy = self.policy();
+        let predicts = policy.predicts();
+        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, predicts, view));
+        let decision = decide(policy, &views);
         self.views = views;
         let mut launched = self.form_all(decision.launch, now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
@@ -265,6 +284,8 @@ impl Core {
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        #[cfg(test)]
+        self.plant_second_terminal();
         self.forget_visits(slot);
         self.epoch = true;
         let links = &mut self.table.links;
@@ -280,6 +301,8 @@ impl Core {
         if let Some(owner) = state.owner() {
             self.leave(owner, self.table.at(slot).visited);
         }
+        #[cfg(test)]
+        self.plant_lost_page(slot);
         let request = self.table.at(slot);
         if named {
             self.pages.defer(&request.pages);

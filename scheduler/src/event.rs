@@ -82,6 +82,8 @@ pub struct Batch {
     pub rows: Vec<Row>,
     /// Sum of the rows' lengths.
     pub fed_tokens: usize,
+    /// How many of them are tokens of prompts.
+    pub prompt_tokens: usize,
     /// The time given to [`crate::Core::launch`].
     pub launched_at: Nanos,
 }

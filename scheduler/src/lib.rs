@@ -22,6 +22,7 @@
 //!     policy: Policy::default(),
 //!     prefix_cache: true,
 //!     reserve_pages: 2,
+//!     planner: None,
 //!     handoff: Handoff::default(),
 //! };
 //! let mut core = Core::new(config, vec![router])?;
@@ -58,6 +59,7 @@ mod event;
 mod ids;
 mod ledger;
 mod pages;
+mod pilot;
 mod policy;
 mod prefix;
 mod queue;
@@ -77,6 +79,8 @@ pub use crate::ids::{
 };
 pub use crate::ledger::Terminals;
 pub use crate::pages::PageCounts;
+pub use crate::pilot::{ModelStatus, PlannerConfig, PlannerStatus};
+pub use crate::planner::{PlanJob, PlanReply};
 pub use crate::policy::{
     CountTable, Decision, LatencyTable, ModelView, Plan, Policy, PolicyError, PolicyInputs, PolicySpec,
     SpecError, Thresholds, decide,

@@ -66,7 +66,7 @@ impl Subserver {
     /// Lends the empty batch out to be filled; [`Subserver::close`] puts it in flight.
     pub(crate) fn open(&mut self) -> Batch {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
-        self.batch.fed_tokens = 0;
+        (self.batch.fed_tokens, self.batch.prompt_tokens) = (0, 0);
         self.reads.clear();
         self.goes_to = [0; MAX_MODELS];
         std::mem::take(&mut self.batch)

@@ -63,6 +63,7 @@ fn run(policy: Policy, requests: &[u16]) -> ClosedOutcome {
         Box::new(pair(0.35)),
     ];
     let run = ClosedLoop {
+        slowdown: Vec::new(),
         latency: [6_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         requests: requests.iter().map(|&r| RouteId(r)).collect(),
         policy,

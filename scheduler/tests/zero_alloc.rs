@@ -53,6 +53,7 @@ fn core(rows: usize) -> Core {
         policy: Policy::Eager,
         prefix_cache: true,
         reserve_pages: 2,
+        planner: None,
         handoff: Handoff::default(),
     };
     let routes: Vec<Box<dyn Router>> = vec![

@@ -1,4 +1,4 @@
-//! The command line: `demo`, `serve`, `generate`, `plan`.
+//! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::Config;
-use crate::{demo, generate, plan, serve};
+use crate::{demo, generate, plan, serve, simulate};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum CliCommand {
     Generate(GenerateArgs),
     /// Compute the throughput of delayed batching for every threshold, and the best ones.
     Plan(plan::PlanArgs),
+    /// Simulate a service: the scheduler over virtual devices and clients, measured.
+    Simulate(simulate::SimulateArgs),
 }
 
 /// Flags of `demo`.
@@ -107,6 +109,7 @@ pub fn run(registry: &Registry) -> ExitCode {
         CliCommand::Serve(args) => serve_file(&args, registry),
         CliCommand::Generate(args) => generate::run(&args, registry),
         CliCommand::Plan(args) => plan::run(&args),
+        CliCommand::Simulate(args) => simulate::run(&args, registry),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

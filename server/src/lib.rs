@@ -20,6 +20,7 @@ pub mod net;
 pub mod paint;
 pub mod plan;
 pub mod serve;
+pub mod simulate;
 pub mod text;
 
 pub use tokenrouter_scheduler::router::Registry;

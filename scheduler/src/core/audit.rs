@@ -128,6 +128,7 @@ impl Core {
             let visitors = count(&|r| r.may_visit.contains(model));
             assert_eq!(self.visitors[model.index()], visitors, "visitors of {model}");
         }
+        assert_eq!(self.routed, count(&|r| r.may_visit.len() > 1), "requests with a choice");
         let live = count(&|r| r.state() != State::Finished) as u64;
         assert_eq!(self.ledger.live(), live, "every accepted request has one terminal or is live");
     }

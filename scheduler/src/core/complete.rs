@@ -57,22 +57,31 @@ impl Core {
         results: &[RowResult],
     ) -> Result<(), CompleteError> {
         let batch = self.batch(model).ok_or(CompleteError::NoBatch(model))?;
-        let (expected, fed, took) =
-            (batch.rows.len(), batch.fed_tokens, now.saturating_sub(batch.launched_at));
+        let (expected, fed, prompt) = (batch.rows.len(), batch.fed_tokens, batch.prompt_tokens);
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
-        self.estimates.add_step(model, fed, took);
+        let spent = self.overlap.end(model, now);
+        self.estimates.add_step(model, expected, fed, prompt, spent);
+        for sub in &self.subservers {
+            if let Some(batch) = sub.batch().filter(|_| sub.model != model) {
+                let spent = self.overlap.spent(sub.model, now);
+                self.estimates.note_running(sub.model, batch.fed_tokens, spent);
+            }
+        }
         self.epoch = true;
         let rows = self.subservers[model.index()].land();
         let mut scratch = std::mem::take(&mut self.scratch);
         self.absorb(model, &rows, results, &mut scratch);
         self.route(model, &mut scratch);
-        self.walk(model, &scratch);
+        let committed = self.walk(model, &scratch);
+        self.note_landed(now, committed, prompt);
         self.return_cut(model, &scratch.cut);
         self.scratch = scratch;
         self.subservers[model.index()].give_back(rows);
         self.note_stalls(now);
+        #[cfg(test)]
+        self.plant_lost_wake_up();
         Ok(())
     }
 
@@ -83,6 +92,7 @@ impl Core {
             return;
         }
         self.epoch = true;
+        self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
         for row in &rows {
             let request = self.table.at(row.request.slot());
@@ -109,6 +119,11 @@ impl Core {
             let request = self.table.at_mut(slot);
             let well = health == Health::Well;
             self.pages.landed(&request.pages, model, row.start, row.start + row.len, well);
+            #[cfg(test)]
+            if well {
+                self.plant_published_ahead(model, row);
+            }
+            let request = self.table.at_mut(slot);
             if request.state() == State::Finished {
                 self.release_if_over(row);
                 continue;
@@ -201,15 +216,19 @@ impl Core {
         }
     }
 
-    /// Walks every sampled candidate and moves its request on.
-    fn walk(&mut self, model: ModelId, scratch: &Scratch) {
-        let mut moved = 0;
+    /// Walks every sampled candidate and moves its request on. Returns how many were committed.
+    fn walk(&mut self, model: ModelId, scratch: &Scratch) -> u64 {
+        let (mut moved, mut total) = (0, 0);
         for (row, &to) in scratch.rows.iter().zip(&scratch.to) {
             let slot = row.request.slot();
             let (request, links) = self.table.at_mut_linked(slot);
             let route = route_of(&self.routes, request.route);
+            let before = request.tokens.len();
             let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
-            let to = match settle(guide, row, to, request, &mut self.effects) {
+            let outcome = settle(guide, row, to, request, &mut self.effects);
+            let committed = request.tokens.len() > before;
+            total += u64::from(committed);
+            let to = match outcome {
                 Outcome::Stay => model,
                 Outcome::HandOver(to) => to,
                 Outcome::Finish(reason) => {
@@ -219,7 +238,7 @@ impl Core {
             };
             // Its owner is among the models it may visit.
             if request.may_visit != ModelSet::of(model) {
-                self.estimates.add_move(model, to);
+                self.estimates.add_move(model, to, committed);
             }
             moved += 1;
             if to != model {
@@ -241,6 +260,7 @@ impl Core {
             }
         }
         self.subservers[model.index()].running -= moved;
+        total
     }
 }
 

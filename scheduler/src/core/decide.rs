@@ -1,6 +1,7 @@
 //! From the state to a decision: what the policy sees, who may still come, when the guard is over.
 
 use super::{Core, Route};
+use crate::estimate::Spent;
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
 use crate::policy::{ModelView, Plan, PolicyError};
 use crate::request::{Request, State};
@@ -59,6 +60,8 @@ impl Core {
     pub(super) fn set_visits(&mut self, slot: usize, open: ModelSet) {
         let request = self.table.at_mut(slot);
         let before = std::mem::replace(&mut request.may_visit, open);
+        self.routed += usize::from(open.len() > 1);
+        self.routed -= usize::from(before.len() > 1);
         for model in before.without(open).iter() {
             self.visitors[model.index()] -= 1;
         }
@@ -71,7 +74,7 @@ impl Core {
     fn step_time(&self, model: ModelId) -> Option<Nanos> {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(1)),
-            None => self.estimates.step(model),
+            None => self.estimates.steps(model).usual(),
         }
     }
 
@@ -80,6 +83,15 @@ impl Core {
         match self.inputs.latency.get(model.index()) {
             Some(table) => Some(table.at(rows)),
             None => self.estimates.latency(model, fed),
+        }
+    }
+
+    /// The part of a step alone that was done in the time spent: beside others the plan's slowdown counts, or the
+    /// estimate.
+    fn work_done(&self, model: ModelId, spent: Spent) -> Nanos {
+        match self.inputs.slowdown.get(model.index()) {
+            Some(slowdown) => spent.alone + (spent.beside as f64 / slowdown) as Nanos,
+            None => self.estimates.steps(model).done(spent),
         }
     }
 
@@ -94,8 +106,8 @@ impl Core {
         self.config.guard.max(round.saturating_mul(GUARD_ROUNDS))
     }
 
-    /// What the policy sees of a model now.
-    pub(super) fn view(&self, sub: &Subserver, now: Nanos, view: &mut ModelView) {
+    /// What the policy sees of a model now; what will be, if it `predicts`.
+    pub(super) fn view(&self, sub: &Subserver, now: Nanos, predicts: bool, view: &mut ModelView) {
         let front = sub.queue.front().map(|slot| self.table.at(slot));
         *view = ModelView {
             ready: sub.queue.len(),
@@ -108,7 +120,7 @@ impl Core {
             step: self.step_time(sub.model),
             ..ModelView::default()
         };
-        if self.config.policy.predicts() {
+        if predicts {
             self.predict(sub, now, view);
         }
     }
@@ -125,7 +137,8 @@ impl Core {
         view.ends_in = if let Some(batch) = sub.batch() {
             rows_to = sub.goes_to;
             let whole = self.step_time_of(sub.model, batch.rows.len(), batch.fed_tokens);
-            whole.map(|t| t.saturating_sub(now.saturating_sub(batch.launched_at)))
+            let spent = self.overlap.spent(sub.model, now);
+            whole.map(|t| t.saturating_sub(self.work_done(sub.model, spent)))
         } else {
             let rows = sub.queue.len().min(sub.most_rows());
             let mut fed = 0;

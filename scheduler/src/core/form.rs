@@ -40,6 +40,7 @@ impl Core {
             let Some((row, reads)) = shaped else { continue };
             spare -= row.len as usize - 1;
             batch.fed_tokens += row.len as usize;
+            batch.prompt_tokens += prompt_part(&row, request.prompt_len);
             let index = batch.rows.len() as u32;
             self.pages.launched(&request.pages, model, row.start, row.start + row.len, index);
             request.enter(State::Running(model));
@@ -56,6 +57,7 @@ impl Core {
         let runs = !batch.rows.is_empty();
         if runs {
             self.last_seq += 1;
+            self.overlap.start(model, now);
         }
         sub.close(batch, self.last_seq, now);
         runs
@@ -73,6 +75,11 @@ impl Core {
         let request = self.table.id(slot);
         Some((Row { request, start: at as u32, len: len as u32, samples: len == unseen }, reads))
     }
+}
+
+/// The tokens of the prompt that a row feeds.
+fn prompt_part(row: &Row, prompt_len: u32) -> usize {
+    ((row.start + row.len).min(prompt_len) - row.start.min(prompt_len)) as usize
 }
 
 /// The first position that the model has not computed, at most that of the last token; `None` when a row of the

@@ -143,6 +143,8 @@ impl Core {
         self.subservers[owner.index()].queue.remove(&mut self.table.links, slot);
         self.wait_again(slot, owner, owner);
         self.preemptions += 1;
+        #[cfg(test)]
+        self.plant_stale_watermark(slot, owner);
     }
 
     /// An admitted request, owned by `owner`, that stands in no queue and that no launch names, gives its pages up on

@@ -25,7 +25,7 @@ pub enum PlanError {
         /// The entry.
         value: f64,
     },
-    /// A row of the routing matrix that does not sum to one (within 1e-9).
+    /// A row of the routing matrix that does not sum to one (within 1e-9; measured shares within 1e-6).
     RowSum {
         /// Row of P.
         from: usize,

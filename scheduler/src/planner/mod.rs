@@ -7,6 +7,10 @@
 //! in milliseconds on a common quantum. Everything is a pure function; the caller bounds the work by a limit on
 //! states, since a chain grows fast (two models, 16 requests: 14,257 states; three models, 6 requests: 403,283).
 //!
+//! What an engine plans with while it runs is quicker and less exact. A [`Setting`] holds the measured inputs,
+//! [`forecast()`] simulates a launch rule in about a millisecond, [`search_policy`] races candidates for one
+//! number of requests in under ten, and [`PlanTable`] holds a plan for every number of requests.
+//!
 //! ```
 //! use tokenrouter_scheduler::planner::*;
 //! # fn main() -> Result<(), PlanError> {
@@ -24,30 +28,48 @@
 //! # }
 //! ```
 
+mod candidate;
 mod chain;
 mod classes;
 mod climb;
 mod direct;
+mod draws;
 mod error;
+mod forecast;
 mod grid;
+mod job;
+mod meter;
 mod outcomes;
 mod performance;
+mod race;
 mod reduce;
 mod rule;
+mod run;
+mod search;
+mod setting;
 mod solve;
 mod sparse;
 mod states;
 mod sweep;
 mod system;
+mod table;
+mod tail;
 mod thresholds;
 
 pub use chain::Chain;
 pub use climb::search_climbing;
+pub use draws::Draws;
 pub use error::PlanError;
+pub use forecast::{Forecast, ForecastSpec, forecast};
 pub use grid::Grid;
+pub(crate) use job::Proposal;
+pub use job::{PlanJob, PlanReply};
 pub use performance::{Performance, Solution};
 pub use rule::LaunchRule;
+pub use search::{SearchSpec, search_policy};
+pub use setting::Setting;
 pub use system::{StepQuanta, System, SystemSpec};
+pub use table::{PlanRow, PlanTable};
 pub use thresholds::{
     Evaluated, Limits, Table, closed_form, compare, count_feasible, evaluate, feasible, search_all,
 };

@@ -33,6 +33,8 @@ pub struct PolicyInputs {
     pub latency: Vec<LatencyTable>,
     /// P: the routing matrix; row `i` is where requests go after a step of model `i`.
     pub routing: Vec<Vec<f64>>,
+    /// s: per model, how much longer a step takes while another model runs; at least 1.
+    pub slowdown: Vec<f64>,
 }
 
 /// A policy and its inputs, installed together by [`crate::Core::set_plan`].
@@ -63,6 +65,11 @@ pub enum PolicyError {
         /// Models configured.
         models: usize,
     },
+    /// Slowdowns for another number of models, or one that is below 1 or no number.
+    Slowdown {
+        /// Models configured.
+        models: usize,
+    },
     /// The routing matrix is not square over the models, or a row is not a distribution.
     Routing {
         /// Models configured.
@@ -82,6 +89,9 @@ impl fmt::Display for PolicyError {
             Self::Latency { given, models } => {
                 write!(f, "{given} latency tables are given for {models} models")
             }
+            Self::Slowdown { models } => {
+                write!(f, "{models} slowdowns are needed, one per model, each a number of at least 1")
+            }
             Self::Routing { models, row } => write!(
                 f,
                 "row {row} of the routing matrix is wrong: {models} rows of {models} probabilities are needed, each \
@@ -98,6 +108,10 @@ impl PolicyInputs {
     pub(crate) fn check(&self, models: usize) -> Result<(), PolicyError> {
         if !self.latency.is_empty() && self.latency.len() != models {
             return Err(PolicyError::Latency { given: self.latency.len(), models });
+        }
+        let slow = |s: &f64| s.is_finite() && *s >= 1.0;
+        if !self.slowdown.is_empty() && (self.slowdown.len() != models || !self.slowdown.iter().all(slow)) {
+            return Err(PolicyError::Slowdown { models });
         }
         if self.routing.is_empty() {
             return Ok(());
@@ -148,5 +162,9 @@ mod tests {
         let latency =
             PolicyInputs { latency: vec![LatencyTable::constant(5)], ..PolicyInputs::default() }.check(2);
         assert_eq!(latency, Err(PolicyError::Latency { given: 1, models: 2 }));
+        for slowdown in [vec![1.5], vec![1.5, 0.9], vec![1.5, f64::NAN]] {
+            let inputs = PolicyInputs { slowdown, ..PolicyInputs::default() };
+            assert_eq!(inputs.check(2), Err(PolicyError::Slowdown { models: 2 }));
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The setting of the throughput model (paper, appendix D): N requests that never end, devices whose step times
 //! depend on the batch size alone, no jitter, no faults. The policy under test is the one in `Core`.
 
+use super::devices::Devices;
 use super::run::SimError;
 use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
 use crate::core::Core;
-use crate::event::RowResult;
-use crate::ids::{MAX_MODELS, ModelId, Nanos, PAGE_TOKENS, RouteId};
+use crate::ids::{MAX_MODELS, Nanos, PAGE_TOKENS, RouteId};
 use crate::policy::{LatencyTable, Plan, Policy, PolicyInputs};
 use crate::router::Router;
 
@@ -14,6 +14,8 @@ use crate::router::Router;
 pub struct ClosedLoop {
     /// Step times of each model.
     pub latency: Vec<LatencyTable>,
+    /// How much longer each model's steps take while another runs; empty for not at all.
+    pub slowdown: Vec<f64>,
     /// One request per entry, and its route.
     pub requests: Vec<RouteId>,
     /// When to launch.
@@ -61,37 +63,23 @@ impl ClosedOutcome {
 impl ClosedLoop {
     /// Runs `routes` to the end of the count; [`RouteId`] `i` is `routes[i]`.
     pub fn run(&self, routes: Vec<Box<dyn Router>>) -> Result<ClosedOutcome, SimError> {
-        let models = self.latency.len();
         let mut core = self.core(routes)?;
-        let mut ends: Vec<Option<Nanos>> = vec![None; models];
+        let mut devices = Devices::new(&self.latency, &self.slowdown, 0.0, self.seed);
         let (mut now, mut total) = (0, 0);
         let (mut counted, mut started) = (ClosedOutcome::default(), None);
-        let mut results: Vec<RowResult> = Vec::new();
         while total < self.warm_up + self.rows {
-            for model in core.launch(now).iter() {
-                let rows = core.batch(model).map_or(0, |b| b.rows.len());
-                ends[model.index()] = Some(now + self.latency[model.index()].at(rows));
-                total += rows as u64;
-                if started.is_some() {
-                    counted.rows[model.index()] += rows as u64;
-                    counted.batches[model.index()] += 1;
+            for (model, rows) in devices.launch(&mut core, now).into_iter().enumerate() {
+                total += rows;
+                if started.is_some() && rows > 0 {
+                    counted.rows[model] += rows;
+                    counted.batches[model] += 1;
                 }
             }
             if started.is_none() && total >= self.warm_up {
                 started = Some(now);
             }
-            now = match ends.iter().flatten().min() {
-                Some(&next) => next.min(core.wake().unwrap_or(next)),
-                None => return SimError::new("nothing runs"),
-            };
-            // The larger model's requests return before the smaller one decides.
-            for model in (0..models).rev().filter(|&m| ends[m] == Some(now)).collect::<Vec<_>>() {
-                let id = ModelId(model as u8);
-                ends[model] = None;
-                results.clear();
-                results.resize(core.batch(id).map_or(0, |b| b.rows.len()), RowResult::default());
-                core.complete(now, id, &results).map_err(|e| SimError(e.to_string()))?;
-            }
+            now = devices.next(&core)?;
+            devices.land(&mut core, now)?;
             core.drain_effects().for_each(drop);
         }
         counted.elapsed = now - started.unwrap_or(now);
@@ -103,36 +91,52 @@ impl ClosedLoop {
         let count = self.requests.len();
         // A request takes part in every row at most, so none ends before the count does.
         let lifetime = (self.warm_up + self.rows) as usize / count.max(1) * 4 + 10_000;
-        let limits = ModelLimits { max_batch_rows: count.max(1), max_step_tokens: usize::MAX };
-        let config = CoreConfig {
-            models: vec![limits; self.latency.len()],
-            pages: count * (lifetime + 1).div_ceil(PAGE_TOKENS),
-            context_len: lifetime + 1,
-            max_waiting: count,
-            max_running: count,
-            eos_ids: Vec::new(),
-            guard: self.guard,
-            policy: self.policy.clone(),
-            prefix_cache: false,
-            reserve_pages: 0,
-            handoff: Handoff::default(),
-        };
+        let config = endless(self.latency.len(), count, lifetime, self.policy.clone(), self.guard);
         let mut core = Core::new(config, routes).map_err(|e| SimError(e.to_string()))?;
         if let Some(inputs) = self.inputs.clone() {
             let plan = Plan { policy: self.policy.clone(), inputs };
             core.set_plan(plan).map_err(|e| SimError(e.to_string()))?;
         }
         for (client, &route) in self.requests.iter().enumerate() {
-            let new = NewRequest {
-                client: client as u64,
-                prompt: vec![1],
-                max_new_tokens: lifetime as u32,
-                route,
-                seed: self.seed.wrapping_mul(1_000_003).wrapping_add(client as u64),
-                ..NewRequest::default()
-            };
-            core.submit(0, new).map_err(|e| SimError(e.to_string()))?;
+            core.submit(0, endless_request(client as u64, lifetime, route, self.seed))
+                .map_err(|e| SimError(e.to_string()))?;
         }
         Ok(core)
+    }
+}
+
+/// A core with room for `count` requests of up to `lifetime` tokens, and no limits.
+pub(super) fn endless(
+    models: usize,
+    count: usize,
+    lifetime: usize,
+    policy: Policy,
+    guard: Nanos,
+) -> CoreConfig {
+    CoreConfig {
+        models: vec![ModelLimits { max_batch_rows: count.max(1), max_step_tokens: usize::MAX }; models],
+        pages: count * (lifetime + 1).div_ceil(PAGE_TOKENS),
+        context_len: lifetime + 1,
+        max_waiting: count,
+        max_running: count,
+        eos_ids: Vec::new(),
+        guard,
+        policy,
+        prefix_cache: false,
+        reserve_pages: 0,
+        planner: None,
+        handoff: Handoff::default(),
+    }
+}
+
+/// A request of one token that writes `lifetime` more.
+pub(super) fn endless_request(client: u64, lifetime: usize, route: RouteId, seed: u64) -> NewRequest {
+    NewRequest {
+        client,
+        prompt: vec![1],
+        max_new_tokens: lifetime as u32,
+        route,
+        seed: seed.wrapping_mul(1_000_003).wrapping_add(client),
+        ..NewRequest::default()
     }
 }

@@ -10,6 +10,9 @@ use crate::core::Core;
 use crate::event::{Batch, RowFault, RowResult};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, PageId};
 
+/// How many times longer a step takes on a device that stalls.
+const STALL: (u64, u64) = (100, 400);
+
 /// What no position may hold when it is read.
 const POISON: u64 = u64::MAX;
 
@@ -28,6 +31,10 @@ pub struct DeviceSpec {
     pub step_failure: f64,
     /// Chance that a row of a step fails.
     pub row_fault: f64,
+    /// Chance that a step takes hundreds of times longer.
+    pub stall: f64,
+    /// Every step that ends at this time or later fails.
+    pub dies_at: Option<Nanos>,
 }
 
 /// What a step in flight will do, copied at launch as an executor does.
@@ -64,12 +71,20 @@ impl Device {
         self.flight.as_ref().map(|f| f.ends)
     }
 
-    /// Starts a batch. Tokens and page tables are read now: the requests may be over when it ends.
-    pub(super) fn start(&mut self, core: &Core, batch: &Batch, now: Nanos) {
+    /// Whether every step fails by now.
+    pub(super) fn is_dead(&self, now: Nanos) -> bool {
+        self.spec.dies_at.is_some_and(|at| at <= now)
+    }
+
+    /// Starts a batch, and says whether it stalls. Tokens and page tables are read now: the requests may be over when
+    /// it ends.
+    pub(super) fn start(&mut self, core: &Core, batch: &Batch, now: Nanos) -> bool {
         let spec = self.spec;
         let work = spec.per_row * batch.rows.len() as Nanos + spec.per_token * batch.fed_tokens as Nanos;
-        let ends = now + spec.base + work + spec.jitter * self.random.range(0, 3);
-        let fails = self.random.chance(spec.step_failure);
+        let stalls = self.random.chance(spec.stall);
+        let factor = if stalls { self.random.range(STALL.0, STALL.1) } else { 1 };
+        let ends = now + (spec.base + work + spec.jitter * self.random.range(0, 3)) * factor;
+        let fails = self.random.chance(spec.step_failure) || self.is_dead(ends);
         let mut rows = Vec::with_capacity(batch.rows.len());
         for row in &batch.rows {
             let (start, end) = (row.start as usize, (row.start + row.len) as usize);
@@ -82,6 +97,7 @@ impl Device {
             });
         }
         self.flight = Some(Flight { ends, rows, fails });
+        stalls
     }
 
     /// Ends the step: writes the cache, then reads every row back from it. `None` when the step fails; what a failed

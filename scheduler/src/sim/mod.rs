@@ -7,24 +7,33 @@
 //! any scheduler: whatever the latencies, limits, cancels and faults, [`check`] compares the two.
 //!
 //! [`ClosedLoop`] is the setting of the throughput model instead: requests that never end over devices without jitter,
-//! to compare `Core` under a policy with exact values.
+//! to compare `Core` under a policy with exact values; [`ChangingLoop`] has the same devices and changes under way, to
+//! see what the online planner makes of it.
 //!
 //! A [`Scenario`] is made from a seed; the same seed replays the same run, event for event.
 
+mod changing;
 mod check;
 mod closed;
+mod coverage;
 mod device;
+mod devices;
 mod matrix;
 mod model;
+#[cfg(test)]
+mod planted;
 mod random;
 mod random_policy;
 mod random_router;
 mod reference;
 mod run;
 mod scenario;
+pub mod serving;
 
+pub use changing::{ChangingLoop, ChangingOutcome, Moment, Phase};
 pub use check::check;
 pub use closed::{ClosedLoop, ClosedOutcome};
+pub use coverage::{Coverage, Seen};
 pub use device::DeviceSpec;
 pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
@@ -32,5 +41,5 @@ pub use random::Random;
 pub use random_policy::random_policy;
 pub use random_router::RandomRouter;
 pub use reference::reference;
-pub use run::{Coverage, Outcome, SimError, Stream, run};
+pub use run::{Outcome, SimError, Stream, run};
 pub use scenario::{Action, RouteKind, Scenario, SimRequest, What};

@@ -28,6 +28,11 @@ impl Random {
         self.range(low as u64, high as u64) as usize
     }
 
+    /// A number above 0 and at most 1.
+    pub fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
     /// True with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64 <= p && p > 0.0

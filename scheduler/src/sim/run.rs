@@ -1,5 +1,6 @@
 //! The event loop: deliver everything that has happened, then decide, as the rank loop does.
 
+use super::coverage::{Coverage, Seen};
 use super::device::Device;
 use super::scenario::{Action, Scenario, What};
 use crate::config::SubmitError;
@@ -22,41 +23,6 @@ pub struct Stream {
     pub reason: Option<FinishReason>,
     /// The account, from the terminal.
     pub usage: Usage,
-}
-
-/// What happened along the way; a test over many seeds asserts that nothing is missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coverage {
-    /// Requests refused because the queue was full.
-    pub refused: u64,
-    /// Turns in which several models completed together.
-    pub simultaneous: u64,
-    /// Rows cut by a token limit.
-    pub cut_rows: u64,
-    /// Turns that ended with pages deferred.
-    pub deferred: u64,
-    /// Cancels and stops of requests that ran, that were ready, that waited.
-    pub ended_running: u64,
-    /// As above.
-    pub ended_ready: u64,
-    /// As above.
-    pub ended_waiting: u64,
-    /// Cancels and stops that came too early or too late.
-    pub ended_nothing: u64,
-    /// Steps that failed as a whole.
-    pub failed_steps: u64,
-    /// Turns that ended with pages cached.
-    pub cached: u64,
-    /// Preemptions, and requests preempted as often as is allowed.
-    pub preemptions: u64,
-    /// As above.
-    pub preempted_twice: u64,
-    /// Cancels and stops of requests that waited after a preemption.
-    pub ended_preempted: u64,
-    /// Tokens of prompts found in a cache.
-    pub cached_tokens: u64,
-    /// Turns.
-    pub turns: u64,
 }
 
 /// A finished run.
@@ -93,8 +59,17 @@ impl SimError {
 /// Runs a scenario to its end. [`Core::audit`] runs after every event and panics on a broken invariant; what only
 /// the outside can see (two terminals, a token after the end, a stuck run) is an error.
 pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
-    let core = Core::new(scenario.config.clone(), scenario.routers())
-        .map_err(|e| SimError(format!("the scenario is not possible: {e}")))?;
+    drive(scenario, prepare(scenario)?)
+}
+
+/// The core of a scenario.
+pub(super) fn prepare(scenario: &Scenario) -> Result<Core, SimError> {
+    Core::new(scenario.config.clone(), scenario.routers())
+        .map_err(|e| SimError(format!("the scenario is not possible: {e}")))
+}
+
+/// Runs a scenario on its core.
+pub(super) fn drive(scenario: &Scenario, core: Core) -> Result<Outcome, SimError> {
     let mut run = Run {
         devices: scenario
             .devices
@@ -148,7 +123,7 @@ impl Run<'_> {
             let client = arrival.request.client as usize;
             match self.core.submit(now, arrival.request.clone()) {
                 Ok(id) => self.ids[client] = Some(id),
-                Err(SubmitError::QueueFull { .. }) => self.coverage.refused += 1,
+                Err(SubmitError::QueueFull { .. }) => self.coverage.add(Seen::Refused, 1),
                 Err(e) => return SimError::new(format!("client {client} was refused: {e}")),
             }
             self.after_event()?;
@@ -158,21 +133,36 @@ impl Run<'_> {
             self.act(now, action)?;
             self.after_event()?;
         }
-        for model in self.core.launch(now).iter() {
+        let contested = self.contested_claimants();
+        let launched = self.core.launch(now);
+        for id in contested {
+            let preempted = self.core.standing(id).is_some_and(|s| s.preempted);
+            self.coverage.note(Seen::ClaimantPreempted, preempted);
+        }
+        for model in launched.iter() {
             let Some(batch) = self.core.batch(model) else {
                 return SimError::new(format!("{model} launched without a batch"));
             };
-            self.coverage.cut_rows += batch.rows.iter().filter(|r| !r.samples).count() as u64;
-            self.devices[model.index()].start(&self.core, batch, now);
+            let cut = batch.rows.iter().filter(|r| !r.samples).count() as u64;
+            self.coverage.add(Seen::CutRow, cut);
+            let stalls = self.devices[model.index()].start(&self.core, batch, now);
+            self.coverage.note(Seen::Stall, stalls);
         }
         self.after_event()?;
         self.alive(now)?;
-        self.coverage.turns += 1;
-        self.coverage.simultaneous += u64::from(due.len() > 1);
         let pages = self.core.counters().pages;
-        self.coverage.deferred += u64::from(pages.deferred > 0);
-        self.coverage.cached += u64::from(pages.cached > 0);
+        self.coverage.add(Seen::Turn, 1);
+        self.coverage.note(Seen::Simultaneous, due.len() > 1);
+        self.coverage.note(Seen::Deferred, pages.deferred > 0);
+        self.coverage.note(Seen::Cached, pages.cached > 0);
         Ok(())
+    }
+
+    /// Requests between two chunks of a page that another one waits for: the launch may preempt them.
+    fn contested_claimants(&self) -> Vec<RequestId> {
+        let live = (0..self.ids.len()).filter(|&c| self.streams[c].reason.is_none());
+        let contested = |id: &RequestId| self.core.standing(*id).is_some_and(|s| s.ready && s.is_awaited);
+        live.filter_map(|client| self.ids[client]).filter(contested).collect()
     }
 
     /// Liveness, whatever the policy: while a request is admitted something runs, and nobody waits past the guard.
@@ -196,7 +186,8 @@ impl Run<'_> {
                 .complete(now, id, &results)
                 .map_err(|e| SimError(format!("completion refused: {e}"))),
             None => {
-                self.coverage.failed_steps += 1;
+                self.coverage.add(Seen::FailedStep, 1);
+                self.coverage.note(Seen::DeadStep, self.devices[model].is_dead(now));
                 self.core.complete_failed(now, id, "the virtual device broke");
                 Ok(())
             }
@@ -206,11 +197,10 @@ impl Run<'_> {
     fn act(&mut self, now: Nanos, action: Action) -> Result<(), SimError> {
         let live = self.streams[action.client].reason.is_none();
         let Some(id) = self.ids[action.client] else {
-            self.coverage.ended_nothing += 1;
+            self.coverage.add(Seen::EndedNothing, 1);
             return Ok(());
         };
-        let preempted = self.core.preempted(id) > 0;
-        let before = self.core.counters();
+        let standing = self.core.standing(id);
         let ended = match action.what {
             What::Cancel => self.core.cancel(now, id),
             What::Stop { back } => {
@@ -224,17 +214,9 @@ impl Run<'_> {
                 "client {client}: {action:?} returned {ended}, but live is {live}"
             ));
         }
-        let after = self.core.counters();
-        let running = |c: &Counters| c.running.iter().sum::<usize>();
-        if !ended {
-            self.coverage.ended_nothing += 1;
-        } else if after.waiting < before.waiting {
-            self.coverage.ended_waiting += 1;
-            self.coverage.ended_preempted += u64::from(preempted);
-        } else if running(&after) < running(&before) {
-            self.coverage.ended_running += 1;
-        } else {
-            self.coverage.ended_ready += 1;
+        match standing {
+            Some(was) => self.coverage.ended(action.what, was),
+            None => self.coverage.add(Seen::EndedNothing, 1),
         }
         Ok(())
     }
@@ -266,9 +248,9 @@ impl Run<'_> {
                 }
                 Effect::Terminal { reason, usage, .. } => {
                     stream.reason = Some(reason);
-                    self.coverage.preemptions += u64::from(usage.preemptions);
-                    self.coverage.preempted_twice += u64::from(usage.preemptions > 1);
-                    self.coverage.cached_tokens += u64::from(usage.cached.iter().sum::<u32>());
+                    self.coverage.add(Seen::Preemption, u64::from(usage.preemptions));
+                    self.coverage.note(Seen::PreemptedTwice, usage.preemptions > 1);
+                    self.coverage.add(Seen::CachedToken, u64::from(usage.cached.iter().sum::<u32>()));
                     stream.usage = usage;
                 }
             }
@@ -302,6 +284,8 @@ impl Run<'_> {
         if counters.terminals.total() != counters.submitted {
             return SimError::new(format!("terminals are missing: {counters:?}"));
         }
-        Ok(Outcome { streams: self.streams, counters, end, coverage: self.coverage })
+        let mut coverage = self.coverage;
+        coverage.add(Seen::GuardLaunch, counters.guard_launches);
+        Ok(Outcome { streams: self.streams, counters, end, coverage })
     }
 }

@@ -80,8 +80,8 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A scenario with everything in it: one to four models, several routes, bursts, tight limits, cancels, stops
-    /// and failures.
+    /// A scenario with everything in it: one to four models, several routes, bursts, tight limits, cancels, stops,
+    /// failures, devices that stall, models that die.
     pub fn random(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let models = random.size(1, 4);
@@ -92,6 +92,11 @@ impl Scenario {
         if crowded {
             crowd(&mut random, &mut requests);
         }
+        let mut weather = Random::new(seed ^ 0x57_0a11);
+        let contested = weather.chance(0.25);
+        if contested {
+            contest(&mut weather, &mut requests);
+        }
         let longest = longest(&requests);
         // The smallest pool that holds the longest request alone, or up to six times that.
         let least = longest.div_ceil(PAGE_TOKENS);
@@ -101,7 +106,7 @@ impl Scenario {
             models: (0..models)
                 .map(|_| ModelLimits {
                     max_batch_rows: random.size(1, 8),
-                    max_step_tokens: random.size(1, 48),
+                    max_step_tokens: random.size(if contested { 20 } else { 1 }, 48),
                 })
                 .collect(),
             pages,
@@ -109,15 +114,21 @@ impl Scenario {
             max_waiting: random.size(1, 30),
             max_running: if crowded { random.size(6, 16) } else { random.size(1, 12) },
             eos_ids,
-            guard: 1_000_000,
+            guard: if weather.chance(0.3) { 3_000 } else { 1_000_000 },
             policy: random_policy(&mut Random::new(seed ^ 0x0b01_1c1e), models),
             prefix_cache: random.chance(0.8),
             reserve_pages: if crowded { 0 } else { random.size(0, 3) },
+            planner: None,
             handoff: random_handoff(seed),
         };
         let faults = if random.chance(0.3) { 0.02 } else { 0.0 };
-        let devices = (0..models).map(|_| random_device(&mut random, faults)).collect();
-        let actions = random_actions(&mut random, &requests);
+        let mut devices: Vec<_> = (0..models).map(|_| random_device(&mut random, faults)).collect();
+        foul(&mut weather, &mut devices, &mut requests);
+        let mut actions = random_actions(&mut random, &requests);
+        if contested {
+            // While the prompt is being computed.
+            actions.iter_mut().for_each(|a| a.at = a.at / 6 + 40);
+        }
         Self { seed, config, devices, routes, requests, actions }
     }
 
@@ -261,6 +272,36 @@ fn random_device(random: &mut Random, faults: f64) -> DeviceSpec {
         jitter: 10 * random.range(0, 5),
         step_failure: faults / 2.0,
         row_fault: faults,
+        ..DeviceSpec::default()
+    }
+}
+
+/// One long prompt within a short time, whole or its beginning: requests share its pages while the first of them still
+/// computes it, go on writing them, or only read them.
+fn contest(random: &mut Random, requests: &mut [SimRequest]) {
+    let common: Vec<u32> = (0..random.size(60, 90)).map(|_| random_token(random)).collect();
+    for SimRequest { at, request } in requests {
+        let shared = if random.chance(0.5) { common.len() } else { random.size(17, 50) };
+        request.prompt.truncate(4);
+        request.prompt.splice(..0, common[..shared].iter().copied());
+        request.cache_salt = None;
+        *at /= 16;
+    }
+}
+
+/// What goes wrong in some scenarios: a device that stalls now and then, a model that dies, all requests in a few
+/// bursts.
+fn foul(random: &mut Random, devices: &mut [DeviceSpec], requests: &mut [SimRequest]) {
+    let last = devices.len() - 1;
+    if random.chance(0.25) {
+        devices[random.size(0, last)].stall = 0.01 * random.range(1, 10) as f64;
+    }
+    if random.chance(0.1) {
+        devices[random.size(0, last)].dies_at = Some(10 * random.range(0, 1_000));
+    }
+    if random.chance(0.2) {
+        let apart = 10 * random.range(50, 500);
+        requests.iter_mut().for_each(|r| r.at = r.at.div_ceil(apart) * apart);
     }
 }
 

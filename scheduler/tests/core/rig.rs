@@ -103,6 +103,7 @@ pub(crate) fn config(models: usize) -> CoreConfig {
         policy: Policy::Eager,
         prefix_cache: false,
         reserve_pages: 0,
+        planner: None,
         handoff: Handoff::default(),
     }
 }

@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 const TOP: &[&str] = &["model", "router", "scheduling", "budget", "server"];
 const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
-const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha"];
+pub(crate) const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha"];
 const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len", "prefix_cache", "reserve_pages"];
 const SERVER: &[&str] = &[
     "http",
@@ -37,7 +37,8 @@ pub(super) fn check(table: &Table) -> Result<(), String> {
     Ok(())
 }
 
-fn check_table(place: &str, table: &Table, known: &[&str]) -> Result<(), String> {
+/// Refuses the first key of a section that is not `known`, with the nearest one that is.
+pub(crate) fn check_table(place: &str, table: &Table, known: &[&str]) -> Result<(), String> {
     for key in table.keys() {
         if !known.contains(&key.as_str()) {
             let hint = tokenrouter_scheduler::router::closest(key, known.iter().copied())

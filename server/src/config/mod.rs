@@ -3,7 +3,7 @@
 //! Unknown keys are refused with a suggestion; every refusal names the file and the key.
 
 mod bytes;
-mod keys;
+pub(crate) mod keys;
 mod scheduling;
 
 use std::collections::BTreeMap;

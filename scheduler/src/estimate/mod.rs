@@ -1,0 +1,93 @@
+//! Running estimates from the steps themselves: how long a step of so many fed tokens takes alone (L) and beside
+//! other models (s), where a model's requests go (P), and what they commit (C).
+//!
+//! Plain arithmetic on what the core has seen, so equal events give equal estimates.
+
+mod moves;
+mod overlap;
+mod steps;
+
+use crate::ids::{ModelId, Nanos};
+use moves::Moves;
+pub(crate) use overlap::{Overlap, Spent};
+use steps::StepTimes;
+
+/// The estimates of every model.
+#[derive(Clone, Debug)]
+pub(crate) struct Estimates {
+    models: Vec<(StepTimes, Moves)>,
+    /// Routing decisions with a choice.
+    decisions: u64,
+    /// The last decision at which some estimate was found to have changed.
+    changed: Option<u64>,
+}
+
+impl Estimates {
+    pub(crate) fn new(models: usize) -> Self {
+        Self { models: vec![(StepTimes::new(), Moves::new()); models], decisions: 0, changed: None }
+    }
+
+    /// A step of `rows` rows and `fed` tokens, `prompt` of them of prompts, took `spent`.
+    pub(crate) fn add_step(&mut self, model: ModelId, rows: usize, fed: usize, prompt: usize, spent: Spent) {
+        if self.models[model.index()].0.add(rows, fed, prompt, spent) {
+            self.changed = Some(self.decisions);
+        }
+        self.share_losses();
+    }
+
+    /// A step of `fed` tokens has been in flight for `spent`.
+    pub(crate) fn note_running(&mut self, model: ModelId, fed: usize, spent: Spent) {
+        if self.models[model.index()].0.note_running(fed, spent) {
+            self.changed = Some(self.decisions);
+        }
+    }
+
+    /// Tells every model what the others lose beside others, each by how much it knows.
+    fn share_losses(&mut self) {
+        let known = |(steps, _): &(StepTimes, Moves)| (steps.knowledge(), steps.knowledge() * steps.loss());
+        let (total, sum) = self.models.iter().map(known).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        for (steps, _) in &mut self.models {
+            let (own, own_sum) = (steps.knowledge(), steps.knowledge() * steps.loss());
+            steps.set_prior(((sum - own_sum) / (total - own + 1.0)).max(0.0));
+        }
+    }
+
+    /// A request that had the choice went from `from` to `to` (which may be the same) with its candidate committed,
+    /// or dropped.
+    pub(crate) fn add_move(&mut self, from: ModelId, to: ModelId, committed: bool) {
+        self.decisions += 1;
+        if self.models[from.index()].1.add(to, committed) {
+            self.changed = Some(self.decisions);
+        }
+    }
+
+    /// Routing decisions with a choice so far.
+    pub(crate) fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    /// The last decision at which some estimate was found to have changed.
+    pub(crate) fn changed(&self) -> Option<u64> {
+        self.changed
+    }
+
+    /// The steps of a model.
+    pub(crate) fn steps(&self, model: ModelId) -> &StepTimes {
+        &self.models[model.index()].0
+    }
+
+    /// The routing of a model's requests.
+    pub(crate) fn moves(&self, model: ModelId) -> &Moves {
+        &self.models[model.index()].1
+    }
+
+    /// The time of a step of `fed` tokens alone; none before the first step.
+    pub(crate) fn latency(&self, model: ModelId, fed: usize) -> Option<Nanos> {
+        self.steps(model).latency(fed)
+    }
+
+    /// The share of the requests of `from` that go to `to`; 0 before the first decision.
+    pub(crate) fn share(&self, from: ModelId, to: ModelId) -> f64 {
+        self.moves(from).share(to)
+    }
+}

@@ -1,0 +1,83 @@
+//! How much of every step's time passed beside steps of other models.
+
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos};
+
+/// The time of one step so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// While no other model ran.
+    pub(crate) alone: Nanos,
+    /// While at least one other model ran.
+    pub(crate) beside: Nanos,
+}
+
+impl Spent {
+    /// All of it.
+    pub(crate) fn total(self) -> Nanos {
+        self.alone + self.beside
+    }
+}
+
+/// A clock per model that runs while its step does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overlap {
+    running: ModelSet,
+    since: Nanos,
+    spent: [Spent; MAX_MODELS],
+}
+
+impl Overlap {
+    /// A step of an idle model starts.
+    pub(crate) fn start(&mut self, model: ModelId, now: Nanos) {
+        self.advance(now);
+        self.running.insert(model);
+        self.spent[model.index()] = Spent::default();
+    }
+
+    /// Its step ends: the time it took.
+    pub(crate) fn end(&mut self, model: ModelId, now: Nanos) -> Spent {
+        self.advance(now);
+        self.running = self.running.without(ModelSet::of(model));
+        self.spent[model.index()]
+    }
+
+    /// The time of a step in flight until now.
+    pub(crate) fn spent(&self, model: ModelId, now: Nanos) -> Spent {
+        let mut spent = self.spent[model.index()];
+        if self.running.contains(model) {
+            *self.part(&mut spent) += now.saturating_sub(self.since);
+        }
+        spent
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        for model in self.running.iter() {
+            self.spent[model.index()] = self.spent(model, now);
+        }
+        self.since = self.since.max(now);
+    }
+
+    fn part<'a>(&self, spent: &'a mut Spent) -> &'a mut Nanos {
+        if self.running.len() > 1 { &mut spent.beside } else { &mut spent.alone }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_alone_and_beside_others_is_kept_apart() {
+        let (a, b) = (ModelId(0), ModelId(1));
+        let mut overlap = Overlap::default();
+        overlap.start(b, 100);
+        overlap.start(a, 130);
+        assert_eq!(overlap.spent(b, 140), Spent { alone: 30, beside: 10 });
+        assert_eq!(overlap.end(a, 150), Spent { alone: 0, beside: 20 });
+        overlap.start(a, 160);
+        assert_eq!(overlap.end(b, 200), Spent { alone: 30 + 10, beside: 20 + 40 });
+        assert_eq!(overlap.end(a, 210), Spent { alone: 10, beside: 40 });
+        overlap.start(a, 300);
+        assert_eq!(overlap.spent(a, 310).total(), 10);
+    }
+}

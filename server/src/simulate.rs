@@ -1,0 +1,75 @@
+//! `tokenrouter simulate`: a scenario file on the scheduler's performance simulator.
+
+mod build;
+mod policy;
+mod report;
+mod routers;
+mod sections;
+mod trace;
+mod workload;
+
+use std::path::PathBuf;
+
+use tokenrouter_scheduler::Policy;
+use tokenrouter_scheduler::router::Registry;
+use tokenrouter_scheduler::sim::serving::{Report, serve};
+
+use crate::paint::emit;
+use build::Scenario;
+
+/// Flags of `simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimulateArgs {
+    /// The TOML file that describes devices, router, workload and faults.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Overrides run.seed.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Overrides [scheduling]; may be given several times, for a row each on the same draws. A name, or with its
+    /// number: `eager`, `threshold=5`, `threshold+hold=5`, `threshold+hold=5,3` (B, H), `exclusive=6`, `lookahead=1.1`.
+    #[arg(long = "policy", value_name = "NAME[=N]")]
+    pub policies: Vec<String>,
+}
+
+/// One policy's outcome.
+struct Outcome {
+    /// As the user wrote it.
+    policy: String,
+    report: Report,
+}
+
+/// Runs the scenario under every policy and prints what was measured.
+///
+/// # Errors
+/// One text that names the file and the key at fault, or says what went wrong in the run.
+pub fn run(args: &SimulateArgs, registry: &Registry) -> Result<(), String> {
+    let named = |problem: String| format!("{}: {problem}", args.file.display());
+    let text = std::fs::read_to_string(&args.file).map_err(|e| named(e.to_string()))?;
+    let base = args.file.parent().unwrap_or(std::path::Path::new(""));
+    let mut scenario = Scenario::parse(&text, base, registry).map_err(named)?;
+    scenario.spec.seed = args.seed.unwrap_or(scenario.spec.seed);
+    let mut outcomes = Vec::new();
+    for (name, policy) in policies(args, &scenario)? {
+        scenario.spec.config.policy = policy;
+        let routes = scenario.routes(registry).map_err(named)?;
+        let report = serve(&scenario.spec, routes).map_err(|e| named(format!("policy {name}: {e}")))?;
+        outcomes.push(Outcome { policy: name, report });
+    }
+    let shown =
+        if args.json { report::json(args, &scenario, &outcomes) } else { report::text(&scenario, &outcomes) };
+    emit(&shown)
+}
+
+/// The policies to run with their names: those asked for, or the file's.
+fn policies(args: &SimulateArgs, scenario: &Scenario) -> Result<Vec<(String, Policy)>, String> {
+    if args.policies.is_empty() {
+        return Ok(vec![(scenario.policy_name.clone(), scenario.spec.config.policy.clone())]);
+    }
+    let parse =
+        |text: &String| Ok((text.clone(), policy::parse(text).map_err(|e| format!("--policy {text}: {e}"))?));
+    args.policies.iter().map(parse).collect()
+}
