@@ -131,6 +131,7 @@ fn check_handoff(
         threshold: row.threshold,
         seed: row.seed,
         choice: row.choice,
+        budget: row.budget,
     };
     let (mut here, mut there) = (Visit::default(), Visit::default());
     router.receive(&arrival, row.model, &payload, &mut here);
@@ -204,6 +205,7 @@ fn random_row(random: &mut Random, model: ModelId) -> RouteRow {
         visit: Visit { committed: random.range(0, 6) as u32, limit, scratch },
         seed: random.bits(),
         choice: random.range(0, 3) as u32,
+        budget: None,
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
                 let uncertain = row.signals.entropy_norm > 0.5;
                 *to = match self.fault {
                     Fault::Destination if row.signals.margin > 0.9 => ModelId(2),
-                    Fault::Counter => ModelId(u8::from(self.calls.get() > 40)),
+                    Fault::Counter => ModelId((self.calls.get() % 2) as u8),
                     Fault::Order => ModelId((i % 2) as u8),
                     Fault::Name => ModelId((row.request.slot() % 2) as u8),
                     _ => ModelId(u8::from(uncertain)),
