@@ -118,7 +118,7 @@ fn weights(random: &mut Random, models: usize) -> [f64; MAX_MODELS] {
 /// What requests say to the algorithms.
 pub(super) fn dress(random: &mut Random, request: &mut NewRequest, route: &SimRoute) {
     let score = random.range(0, 1_000) as f32 / 1_000.0;
-    request.query_score = Some(if random.chance(0.05) { f32::NAN } else { score });
+    request.query_score = Some(score);
     request.max_llm_fraction = random.chance(0.3).then(|| random.range(0, 10) as f32 / 10.0);
     if matches!(route.kind, RouteKind::Mixture { .. }) {
         request.threshold = request.threshold.filter(|t| !matches!(t, Threshold::Value(_)));

@@ -66,6 +66,8 @@ impl Scenario {
         let mut random = Random::new(seed);
         let models = random.size(1, 4);
         let routes = (0..random.size(1, 3)).map(|_| random_route(&mut random, models)).collect::<Vec<_>>();
+        let mut weather = Random::new(seed ^ 0x57_0a11);
+        let contested = weather.chance(0.25);
         // From draws of their own, so that the weather stays what it was before there were algorithms.
         let mut algorithms = Random::new(seed ^ 0x0a19_0517);
         let routes: Vec<SimRoute> = routes
@@ -81,8 +83,6 @@ impl Scenario {
         if crowded {
             crowd(&mut random, &mut requests);
         }
-        let mut weather = Random::new(seed ^ 0x57_0a11);
-        let contested = weather.chance(0.25);
         if contested {
             contest(&mut weather, &mut requests);
         }
@@ -91,6 +91,9 @@ impl Scenario {
         let least = longest.div_ceil(PAGE_TOKENS);
         let pages =
             least + if crowded || random.chance(0.4) { random.size(0, 4) } else { least * random.size(0, 5) };
+        // A claimant is preempted between two chunks only when there is hardly any room.
+        let tight = contested && Random::new(seed ^ 0x0071_9147).chance(0.5);
+        let pages = if tight { least + 1 } else { pages };
         let config = CoreConfig {
             models: (0..models)
                 .map(|_| ModelLimits {
