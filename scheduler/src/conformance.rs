@@ -4,7 +4,7 @@
 //! request's name), for destinations out of reach, and for routers that circle without committing a token.
 
 use crate::config::NewRequest;
-use crate::event::{FinishReason, Signals};
+use crate::event::{FinishReason, MAX_HEADS, Signals};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, RequestId};
 use crate::router::{Payload, ReceiveRow, RouteRow, Router, StepView, Threshold, Verdict, Visit};
 use crate::sim::{FAKE_VOCAB, Random, Stream, reference};
@@ -217,7 +217,7 @@ fn random_signals(random: &mut Random) -> Signals {
         entropy: value(3.0 * unit),
         entropy_norm: value(unit),
         margin: value(1.0 - unit),
-        score: value(unit),
+        scores: [(); MAX_HEADS].map(|()| value(unit)),
         top_ids: [1, 2, 3, 4, 5, 6, 7, 8],
         top_logits: [value(9.0); 8],
         top_len: random.range(0, 8) as u32,

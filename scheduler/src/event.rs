@@ -6,6 +6,9 @@ use std::fmt;
 /// How many of the largest logits a step reports.
 pub const TOP: usize = 8;
 
+/// Most learned router heads of one model.
+pub const MAX_HEADS: usize = 4;
+
 /// What a step tells routers about one row, computed from the raw logits (before penalties and temperature).
 ///
 /// Fields a route did not ask for (see [`crate::router::SignalSet`]) are zero.
@@ -19,8 +22,8 @@ pub struct Signals {
     pub entropy_norm: f32,
     /// Probability of the best token minus that of the second.
     pub margin: f32,
-    /// The learned router head's score.
-    pub score: f32,
+    /// The score of each learned router head of the model, in `[0, 1]` as its algorithm defines it.
+    pub scores: [f32; MAX_HEADS],
     /// Ids of the largest logits, descending; `top_len` are valid.
     pub top_ids: [u32; TOP],
     /// The largest logits, descending; `top_len` are valid.

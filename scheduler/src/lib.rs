@@ -72,7 +72,7 @@ pub use crate::config::{
 };
 pub use crate::core::{Core, Counters};
 pub use crate::event::{
-    Batch, Effect, FailKind, FinishReason, Row, RowFault, RowResult, Signals, TOP, Usage,
+    Batch, Effect, FailKind, FinishReason, MAX_HEADS, Row, RowFault, RowResult, Signals, TOP, Usage,
 };
 pub use crate::ids::{
     MAX_MODELS, ModelId, ModelIter, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId,

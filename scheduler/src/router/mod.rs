@@ -24,7 +24,7 @@ pub use registry::{Factory, Registry};
 pub use suggest::closest;
 pub use threshold::{Threshold, ThresholdError};
 
-use crate::event::{Signals, Usage};
+use crate::event::{MAX_HEADS, Signals, Usage};
 use crate::ids::{ModelId, ModelSet, RequestId};
 
 /// Which [`Signals`] a router reads, as bits; the step computes no others.
@@ -40,8 +40,12 @@ impl SignalSet {
     pub const TOP_K: Self = Self(2);
     /// `margin`.
     pub const MARGIN: Self = Self(4);
-    /// `score` of a learned head.
-    pub const SCORE: Self = Self(8);
+
+    /// `scores[head]` of a learned head. Past [`MAX_HEADS`] there is none: the set is empty, and so a head that does
+    /// not exist is never computed.
+    pub const fn score(head: usize) -> Self {
+        if head < MAX_HEADS { Self(8 << head) } else { Self::NONE }
+    }
 
     /// Signals in either set.
     pub const fn union(self, other: Self) -> Self {
@@ -201,5 +205,19 @@ pub trait Router: Send {
     /// At the peer: sets up the visit. Not called when the kept candidate ended the request.
     fn receive(&self, row: &ReceiveRow, from: ModelId, payload: &Payload, visit: &mut Visit) {
         let _ = (row, from, payload, visit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_has_a_bit_of_its_own() {
+        let sets = [0, 1, 2, 3].map(|head| SignalSet::score(head).0);
+        assert_eq!(sets, [8, 16, 32, 64]);
+        let old = SignalSet::ENTROPY.union(SignalSet::TOP_K).union(SignalSet::MARGIN);
+        assert!(sets.iter().all(|bit| old.0 & bit == 0));
+        assert_eq!(SignalSet::score(MAX_HEADS), SignalSet::NONE);
     }
 }

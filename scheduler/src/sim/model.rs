@@ -19,9 +19,17 @@ pub(super) fn fold(before: u64, token: u32) -> u64 {
 pub fn fake_result(prefix: impl Iterator<Item = u32>, model: ModelId) -> RowResult {
     let hash = prefix.fold(mix(u64::from(model.0) + 1), |h, token| mix(h ^ u64::from(token)));
     let unit = |bits: u64| (bits & 0xffff) as f32 / 65_536.0;
-    let (entropy, margin, score) = (unit(hash >> 16), unit(hash >> 32), unit(hash >> 48));
+    let (entropy, margin) = (unit(hash >> 16), unit(hash >> 32));
+    // The first head reads the hash itself, every further one another mix of it.
+    let scores =
+        std::array::from_fn(|head| if head == 0 { unit(hash >> 48) } else { unit(mix(hash ^ head as u64)) });
     let vocab = FAKE_VOCAB as f32;
-    let signals =
-        Signals { entropy: entropy * vocab.ln(), entropy_norm: entropy, margin, score, ..Signals::default() };
+    let signals = Signals {
+        entropy: entropy * vocab.ln(),
+        entropy_norm: entropy,
+        margin,
+        scores,
+        ..Signals::default()
+    };
     RowResult { token: (hash % u64::from(FAKE_VOCAB)) as u32, signals, fault: None }
 }
