@@ -24,6 +24,7 @@ fn start(policy: Policy) -> EngineHandle {
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
+        heads: Vec::new(),
     };
     let route = RouteConfig {
         name: "pair".into(),

@@ -8,6 +8,8 @@ use tokenrouter_scheduler::{
     FinishReason, MAX_MODELS, ModelId, ModelSet, RouteId, SubmitError, Threshold, Usage,
 };
 
+use crate::heads::HeadInfo;
+
 /// The server's name for one choice of one request; unique for the life of the process.
 pub type ClientId = u64;
 
@@ -140,6 +142,8 @@ pub struct ModelInfo {
     pub context_len: usize,
     /// End-of-sequence ids its checkpoint declares.
     pub eos_ids: Vec<u32>,
+    /// Its learned router heads; the index is what routers call `head`.
+    pub heads: Vec<HeadInfo>,
 }
 
 /// One route as the server shows it.

@@ -107,6 +107,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
             threads: m.threads,
             max_batch_rows: m.max_batch,
             max_step_tokens: m.max_step_tokens,
+            heads: Vec::new(),
         })
         .collect();
     Ok(EngineConfig {

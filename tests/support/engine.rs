@@ -19,6 +19,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
+        heads: Vec::new(),
     };
     EngineConfig {
         models: vec![model("small", "slm"), model("large", "llm")],
