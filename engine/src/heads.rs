@@ -19,11 +19,15 @@
 mod citer;
 mod co_llm;
 mod file;
+#[cfg(test)]
+mod golden;
 mod open;
 mod owner;
 mod r2r;
 mod run;
 mod tensors;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::fmt;

@@ -88,6 +88,14 @@ impl OpenModel {
         self.heads.iter().map(|h| h.info.clone()).collect()
     }
 
+    /// Row `id` of the output matrix; `None` when it has no such row.
+    pub fn output_row(&self, id: u32) -> Option<Vec<f32>> {
+        let view = self.weights.lm_head.view();
+        let (id, cols) = (id as usize, view.cols());
+        (id < view.rows())
+            .then(|| (id * cols..(id + 1) * cols).map(|i| view.dtype().read(view.data(), i)).collect())
+    }
+
     /// Ids from this one on must not be sampled: a head's defer token stands there.
     pub fn first_masked_id(&self) -> Option<u32> {
         self.heads.iter().filter_map(|h| h.defer_id).min()

@@ -193,3 +193,56 @@ impl<O: Ops> R2r<O> {
         ops.place(rows, width, &self.part, 3 * width, 2 * width, &mut self.joined);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokenrouter_kernels::cpu::Isa;
+
+    use super::super::golden;
+    use super::super::open::HeadWeights;
+    use super::*;
+    use crate::ops::cpu::CpuOps;
+
+    fn weights(name: &str) -> R2rWeights {
+        match golden::head(name).weights {
+            HeadWeights::R2r(w) => *w,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn close(ours: &[f32], torch: &[f32], what: &str) {
+        let worst = ours.iter().zip(torch).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "{what}: {worst}");
+    }
+
+    #[test]
+    fn every_stage_is_that_of_torch() {
+        for name in ["r2r-plain", "r2r-widths", "r2r-three"] {
+            let (hidden, logits, candidates) =
+                (golden::array("hidden"), golden::array("logits"), golden::candidates());
+            let rows = candidates.len();
+            let (mut ops, embed) = golden::device(Isa::fastest(), 1);
+            for blocks in (0..weights(name).blocks.len()).rev() {
+                let mut w = weights(name);
+                w.blocks.truncate(blocks);
+                let width = w.shape.hidden_dims[blocks];
+                let mut head: R2r<CpuOps> = R2r::new(&ops, w, rows);
+                head.observe(&mut ops, rows, embed.rows(), &logits);
+                if name == "r2r-plain" {
+                    assert_eq!(head.top, golden::array("top.r2r-plain"), "the largest logits");
+                }
+                let mut out = vec![0.0; rows * 3];
+                head.score(&mut ops, &hidden, &embed, &candidates, &mut out);
+                let truth = golden::array(&format!("x{blocks}.{name}"));
+                close(&head.x[..rows * width], &truth, &format!("{name}, after {blocks} blocks"));
+            }
+            let w = weights(name);
+            let outputs = w.shape.outputs;
+            let mut head = R2r::new(&ops, w, rows);
+            head.observe(&mut ops, rows, embed.rows(), &logits);
+            let mut out = vec![0.0; rows * outputs];
+            head.score(&mut ops, &hidden, &embed, &candidates, &mut out);
+            close(&out, &golden::array(&format!("raw.{name}")), name);
+        }
+    }
+}
