@@ -1,6 +1,7 @@
 //! What goes into the core and comes out of it: batches and their results, effects, usage.
 
 use crate::ids::{MAX_MODELS, ModelId, Nanos, RequestId};
+use crate::router::Terms;
 use std::fmt;
 
 /// How many of the largest logits a step reports.
@@ -190,8 +191,10 @@ impl fmt::Display for FailKind {
 }
 
 /// The account of one request. Arrays are per model; discarded work is counted where it was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
+    /// What it was routed by: with its seed, it replays exactly.
+    pub terms: Terms,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Committed tokens, end-of-sequence included; after a stop, those up to the stop.
