@@ -302,17 +302,3 @@ mod tests {
         assert_eq!(SignalSet::score(MAX_HEADS), SignalSet::NONE);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_head_has_a_bit_of_its_own() {
-        let sets = [0, 1, 2, 3].map(|head| SignalSet::score(head).0);
-        assert_eq!(sets, [8, 16, 32, 64]);
-        let old = SignalSet::ENTROPY.union(SignalSet::TOP_K).union(SignalSet::MARGIN);
-        assert!(sets.iter().all(|bit| old.0 & bit == 0));
-        assert_eq!(SignalSet::score(MAX_HEADS), SignalSet::NONE);
-    }
-}
