@@ -68,12 +68,8 @@ fn converted_routers_score_as_torch_did() {
     let ids: Vec<u32> = array("ids").iter().map(|x| x.to_bits()).collect();
     let candidates: Vec<u32> = array("candidate").iter().map(|x| x.to_bits()).collect();
     let every: Vec<u32> = (0..40).collect();
-    let step = StepTokens {
-        token_row: &[0; 40],
-        positions: &every,
-        row_pages: &[0, 1, 2],
-        row_page_start: &[0, 3],
-    };
+    let step =
+        StepTokens { token_row: &[0; 40], positions: &every, row_pages: &[0, 1, 2], row_page_start: &[0, 3] };
     model.forward(&ids, &step, &every);
     model.observe_logits(0b1111);
     model.score(0b1111, &candidates);

@@ -30,84 +30,17 @@ mod tensors;
 mod tests;
 mod write;
 
-use std::fmt;
 use std::path::PathBuf;
+
+use tokenrouter_scheduler::router::Threshold;
 
 pub use file::{CiterShape, CoLlmShape, HeadShape, R2rShape, RouterFile};
 pub use owner::{ModelPrint, Owner, tokenizer_print};
+pub use tokenrouter_scheduler::router::{Direction, HeadKind};
 pub use write::{NamedTensor, write_router};
 
 pub(crate) use open::OpenHead;
 pub(crate) use run::{HeadInput, HeadSet};
-
-/// The algorithm a head was made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadKind {
-    /// Roads to Rome: a feed-forward network on verified labels.
-    R2r,
-    /// CITER: a small network trained on "the small model is good enough".
-    Citer,
-    /// Co-LLM: the extra row of the output matrix.
-    CoLlm,
-}
-
-impl HeadKind {
-    /// All kinds.
-    pub const ALL: [HeadKind; 3] = [HeadKind::R2r, HeadKind::Citer, HeadKind::CoLlm];
-
-    /// The name in router files and of the router that reads the score.
-    pub const fn name(self) -> &'static str {
-        match self {
-            HeadKind::R2r => "r2r",
-            HeadKind::Citer => "citer",
-            HeadKind::CoLlm => "co-llm",
-        }
-    }
-
-    /// Which comparison of score and threshold asks the peer (the algorithms' own rules: R2R inclusive, the other two
-    /// strict).
-    pub const fn direction(self) -> Direction {
-        match self {
-            HeadKind::R2r => Direction::AtLeast,
-            HeadKind::Citer => Direction::Below,
-            HeadKind::CoLlm => Direction::Above,
-        }
-    }
-}
-
-impl fmt::Display for HeadKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// When a score asks the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// `score >= threshold`.
-    AtLeast,
-    /// `score < threshold`.
-    Below,
-    /// `score > threshold`.
-    Above,
-}
-
-impl Direction {
-    /// As it is written in router files.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            Direction::AtLeast => ">=",
-            Direction::Below => "<",
-            Direction::Above => ">",
-        }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.symbol())
-    }
-}
 
 /// A loaded head as the server shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,4 +53,15 @@ pub struct HeadInfo {
     pub threshold: Option<f32>,
     /// Which comparison with the threshold asks the peer.
     pub direction: Direction,
+}
+
+impl HeadInfo {
+    /// As the router that reads its score sees it.
+    pub(crate) fn for_router(&self) -> tokenrouter_scheduler::router::HeadInfo {
+        tokenrouter_scheduler::router::HeadInfo {
+            kind: self.kind.name().to_owned(),
+            threshold: self.threshold.map(Threshold::Value),
+            direction: self.direction,
+        }
+    }
 }

@@ -210,6 +210,8 @@ impl Running {
             max_new_tokens: request.max_new_tokens,
             route: request.route,
             threshold: request.threshold,
+            max_llm_fraction: None,
+            query_score: None,
             seed: request.seed,
             choice: request.choice,
             ignore_eos: request.ignore_eos,

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use tokenrouter_kernels::DType;
-use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet};
+use tokenrouter_scheduler::router::{
+    ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet, Terms,
+};
 use tokenrouter_scheduler::{
     ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, Policy,
 };
@@ -16,6 +18,7 @@ use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
 use crate::executor::CpuExecutor;
 use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo, RouteInfo};
+use crate::heads::HeadInfo;
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::rank::RankLoop;
 use crate::step::StepLimits;
@@ -303,14 +306,22 @@ fn build_routes(
     open: &[OpenModel],
 ) -> Result<Vec<Box<dyn Router>>, EngineError> {
     let vocab: Vec<usize> = open.iter().map(|m| m.config().vocab_size).collect();
+    let for_routers = |m: &OpenModel| m.heads().iter().map(HeadInfo::for_router).collect::<Vec<_>>();
+    let heads: Vec<_> = open.iter().map(for_routers).collect();
     let build = |route: &RouteConfig| {
         let spec = RouterSpec {
             models: config.models.len(),
             entry: ModelId(0),
             vocab: &vocab,
+            heads: Some(&heads),
             params: route.params.clone(),
         };
-        registry.build(&route.router, &spec).map_err(EngineError::Router)
+        let router = registry.build(&route.router, &spec).map_err(EngineError::Router)?;
+        if router.terms() != Terms::default() {
+            // Which threshold won; a request's own goes before it.
+            tracing::info!("route \"{}\", router {}: {}", route.name, route.router, router.terms());
+        }
+        Ok(router)
     };
     config.routes.iter().map(build).collect()
 }

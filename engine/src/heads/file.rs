@@ -116,8 +116,9 @@ impl RouterFile {
             HeadKind::CoLlm => HeadShape::CoLlm(CoLlmShape::parse(fields)?),
         };
         let direction = kind.direction();
-        if fields.text("direction")? != Some(direction.symbol()) {
-            let wanted = format!("a {kind} head asks the peer when its score is {direction} the threshold");
+        if fields.text("direction")?.and_then(|d| d.parse().ok()) != Some(direction) {
+            let wanted =
+                format!("a {} head asks the peer when its score is {direction} the threshold", kind.name());
             return Err(fields.wrong("direction", &wanted));
         }
         let model = fields.object("model")?.ok_or_else(|| {
@@ -150,7 +151,7 @@ impl RouterFile {
             HeadShape::CoLlm(s) => out["defer_id"] = json!(s.defer_id),
         }
         out["threshold"] = self.threshold.map_or(Value::Null, decimal);
-        out["direction"] = json!(self.direction().symbol());
+        out["direction"] = json!(self.direction().to_string());
         out["model"] = self.owner.to_json();
         out
     }
