@@ -24,6 +24,7 @@ fn start(policy: Policy) -> EngineHandle {
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
+        heads: Vec::new(),
     };
     let route = RouteConfig {
         name: "pair".into(),
@@ -58,6 +59,8 @@ fn answer(engine: &EngineHandle, requests: u64) {
             max_new_tokens: TOKENS,
             route: RouteId(0),
             threshold: None,
+            max_llm_fraction: None,
+            query_score: None,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             seed: client,
             choice: 0,

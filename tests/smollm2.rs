@@ -40,6 +40,7 @@ fn greedy_ids_are_those_of_transformers() {
             threads: 2,
             max_batch_rows: 16,
             max_step_tokens: 128,
+            heads: Vec::new(),
         }],
         routes: vec![route("smollm2", "single", "model", ParamValue::Int(0))],
         budget_bytes: 1 << 30,

@@ -8,8 +8,7 @@ mod rope;
 
 use std::path::Path;
 
-use fields::Fields;
-pub(crate) use fields::read_object;
+pub(crate) use fields::{Fields, read_object};
 pub use rope::{RopeConfig, RopeScaling};
 
 use crate::error::LoadError;

@@ -82,7 +82,12 @@ impl<O: Ops> Decoder<O> {
     }
 
     /// Logits of the last step, `[n, vocab]` in the leading rows.
-    pub fn logits(&mut self) -> &mut O::Buffer {
+    pub fn logits(&self) -> &O::Buffer {
+        &self.logits
+    }
+
+    /// The same, for sampling, which changes them.
+    pub fn logits_mut(&mut self) -> &mut O::Buffer {
         &mut self.logits
     }
 

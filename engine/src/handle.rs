@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use tokenrouter_kernels::sampling::SamplingParams;
+use tokenrouter_scheduler::router::{Gauge, Terms};
 use tokenrouter_scheduler::{
     FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
+use crate::heads::HeadInfo;
 use crate::status::EngineStatus;
 
 /// The server's name for one choice of one request; unique for the life of the process.
@@ -25,6 +27,11 @@ pub struct EngineRequest {
     pub route: RouteId,
     /// Overrides the router's threshold for this request.
     pub threshold: Option<Threshold>,
+    /// The most of the answer that models beside the route's entry may write (0 to 1); the route's own limit holds
+    /// beside it.
+    pub max_llm_fraction: Option<f32>,
+    /// A score of the whole query, for routes that choose by it.
+    pub query_score: Option<f32>,
     /// Sampling parameters; the same on whichever model samples.
     pub sampling: SamplingParams,
     /// Seed of every draw of this request.
@@ -141,6 +148,8 @@ pub struct ModelInfo {
     pub context_len: usize,
     /// End-of-sequence ids its checkpoint declares.
     pub eos_ids: Vec<u32>,
+    /// Its learned router heads; the index is what routers call `head`.
+    pub heads: Vec<HeadInfo>,
 }
 
 /// One route as the server shows it.
@@ -154,6 +163,10 @@ pub struct RouteInfo {
     pub entry: ModelId,
     /// Every model it may visit.
     pub reach: ModelSet,
+    /// What a request gets that says nothing: its threshold, where that came from, and its budget.
+    pub terms: Terms,
+    /// What the router compares with its threshold; none when it compares nothing.
+    pub gauge: Option<Gauge>,
 }
 
 /// What is fixed once the engine has started. The default describes an engine without models.

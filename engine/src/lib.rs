@@ -9,6 +9,7 @@ pub mod config;
 pub mod decoder;
 pub mod error;
 pub mod executor;
+pub mod heads;
 pub mod model;
 pub mod ops;
 pub mod step;

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{Isa, KvLayout, StepTokens, WorkerGroup};
+use tokenrouter_scheduler::MAX_HEADS;
 
 use crate::budget::ModelDemand;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, StepLimits, buffer_values};
 use crate::error::LoadError;
+use crate::heads::{HeadInfo, HeadInput, HeadSet, ModelPrint, OpenHead};
 use crate::ops::cpu::CpuOps;
 use crate::weights::ModelWeights;
 
@@ -36,6 +38,7 @@ pub struct OpenModel {
     dir: PathBuf,
     config: ModelConfig,
     weights: ModelWeights,
+    heads: Vec<OpenHead>,
 }
 
 /// A model ready to run steps.
@@ -44,6 +47,7 @@ pub struct Model {
     weights: ModelWeights,
     ops: CpuOps,
     decoder: Decoder<CpuOps>,
+    heads: HeadSet<CpuOps>,
     context_len: usize,
     pages: usize,
     logit_rows: usize,
@@ -55,9 +59,51 @@ impl OpenModel {
         &self.config
     }
 
-    /// Bytes of the mapped weights.
+    /// Adds router heads: `paths` are their folders, the index of a folder is the head's index.
+    ///
+    /// # Errors
+    /// A [`LoadError`] naming file and field: more than [`MAX_HEADS`], a head of another model, a fault in its files.
+    pub fn with_heads(mut self, paths: &[PathBuf]) -> Result<Self, LoadError> {
+        if paths.len() > MAX_HEADS {
+            let problem = format!("{} are given, a model has at most {MAX_HEADS}", paths.len());
+            return Err(LoadError::field(&self.dir, "heads", problem));
+        }
+        if !paths.is_empty() {
+            let print = self.print()?;
+            self.heads = paths.iter().map(|p| OpenHead::open(p, &print)).collect::<Result<_, _>>()?;
+        }
+        Ok(self)
+    }
+
+    /// What identifies this model for a router head.
+    ///
+    /// # Errors
+    /// A [`LoadError`] when its tokenizer cannot be read.
+    pub fn print(&self) -> Result<ModelPrint, LoadError> {
+        ModelPrint::of(&self.dir, &self.config, &self.weights)
+    }
+
+    /// The heads, in the order of their index.
+    pub fn heads(&self) -> Vec<HeadInfo> {
+        self.heads.iter().map(|h| h.info.clone()).collect()
+    }
+
+    /// Row `id` of the output matrix; `None` when it has no such row.
+    pub fn output_row(&self, id: u32) -> Option<Vec<f32>> {
+        let view = self.weights.lm_head.view();
+        let (id, cols) = (id as usize, view.cols());
+        (id < view.rows())
+            .then(|| (id * cols..(id + 1) * cols).map(|i| view.dtype().read(view.data(), i)).collect())
+    }
+
+    /// Ids from this one on must not be sampled: a head's defer token stands there.
+    pub fn first_masked_id(&self) -> Option<u32> {
+        self.heads.iter().filter_map(|h| h.defer_id).min()
+    }
+
+    /// Bytes of the mapped weights, those of the heads included.
     pub fn weight_bytes(&self) -> u64 {
-        self.weights.bytes()
+        self.weights.bytes() + self.heads.iter().map(OpenHead::bytes).sum::<u64>()
     }
 
     /// Cache bytes of one page of 16 tokens: keys and values of all layers.
@@ -71,7 +117,9 @@ impl OpenModel {
         let context = self.config.context_len(options.context_len) as u64;
         // Cosine and sine of every position and frequency.
         let tables = context * self.config.head_dim as u64;
-        4 * (buffer_values(&self.config, limits(options)) + tables)
+        let limits = limits(options);
+        let heads = limits.logit_rows as u64 * HeadSet::<CpuOps>::row_values(&self.heads);
+        4 * (buffer_values(&self.config, limits) + heads + tables)
     }
 
     /// What this model asks of the joint budget.
@@ -110,6 +158,14 @@ impl OpenModel {
             );
             return Err(refuse("vocab_size", problem));
         }
+        if let Some(head) = self.heads.iter().find(|h| h.logits_size() > options.real_vocab) {
+            let problem = format!(
+                "is {}, only {} ids are not padding: the rest of the list would be minus infinity",
+                head.logits_size(),
+                options.real_vocab
+            );
+            return Err(LoadError::field(&head.info.path, "logits_size", problem));
+        }
         let isa = Isa::detect().map_err(|e| refuse("cpu", e.to_string()))?;
         let workers = WorkerGroup::new("model", options.threads)
             .map_err(|e| refuse("threads", format!("{} threads cannot be started: {e}", options.threads)))?;
@@ -118,11 +174,13 @@ impl OpenModel {
         let ops = CpuOps::new(&self.config, isa, workers, layout, context_len, options.real_vocab)
             .map_err(|e| refuse("pages", format!("{pages} pages of KV cache cannot be had: {e}")))?;
         let decoder = Decoder::new(&ops, &self.config, &self.weights, limits(&options));
+        let heads = HeadSet::new(&ops, self.heads, limits(&options).logit_rows);
         Ok(Model {
             config: self.config,
             weights: self.weights,
             ops,
             decoder,
+            heads,
             context_len,
             pages,
             logit_rows: 0,
@@ -151,7 +209,7 @@ impl Model {
     pub fn open(dir: &Path) -> Result<OpenModel, LoadError> {
         let config = ModelConfig::load(dir)?;
         let weights = ModelWeights::open(dir, &config)?;
-        Ok(OpenModel { dir: dir.to_path_buf(), config, weights })
+        Ok(OpenModel { dir: dir.to_path_buf(), config, weights, heads: Vec::new() })
     }
 
     /// One step. Feeds `ids` at the places that `step` describes, writes their keys and values to the
@@ -168,8 +226,47 @@ impl Model {
         if !ids.is_empty() {
             self.decoder.forward(&mut self.ops, &self.config, &self.weights, ids, step, logit_tokens);
         }
+        self.logits_mut()
+    }
+
+    /// The logits `[n, vocab]` of the last [`Self::forward`], as sampling has left them.
+    pub fn logits_mut(&mut self) -> &mut [f32] {
         let used = self.logit_rows * self.config.vocab_size;
-        &mut self.decoder.logits()[..used]
+        &mut self.decoder.logits_mut()[..used]
+    }
+
+    /// Rows of the largest step whose logits are wanted.
+    pub fn logit_rows(&self) -> usize {
+        self.decoder.limits().logit_rows
+    }
+
+    /// The router heads, in the order of their index.
+    pub fn heads(&self) -> &[HeadInfo] {
+        self.heads.infos()
+    }
+
+    /// Lets the heads of `wanted` (bit `h` for head `h`; others are ignored) take what they need of the raw logits: to be
+    /// called after [`Self::forward`] and before anything changes the logits. Allocates nothing.
+    pub fn observe_logits(&mut self, wanted: u8) {
+        let (rows, vocab) = (self.logit_rows, self.config.vocab_size);
+        self.heads.observe(&mut self.ops, wanted, rows, vocab, self.decoder.logits());
+    }
+
+    /// Scores the rows of the last [`Self::forward`] with the heads of `wanted`. `candidates` are the sampled tokens, one for
+    /// each row. [`Self::scores`] has the results. Allocates nothing.
+    ///
+    /// # Panics
+    /// When there is not one candidate inside the vocabulary for each row: a fault of ours.
+    pub fn score(&mut self, wanted: u8, candidates: &[u32]) {
+        assert_eq!(candidates.len(), self.logit_rows, "one candidate for each row");
+        let input = HeadInput { hidden: self.decoder.hidden(), embed: &self.weights.embed, candidates };
+        self.heads.score(&mut self.ops, wanted, &input);
+    }
+
+    /// What head `head` said about the rows of the last [`Self::score`] that wanted it; empty when there is no such head.
+    pub fn scores(&self, head: usize) -> &[f32] {
+        let scores = self.heads.scores(head);
+        &scores[..self.logit_rows.min(scores.len())]
     }
 
     /// Hidden states `[n, hidden]` after the final norm, of the last [`Self::forward`].

@@ -7,7 +7,7 @@ pub mod cpu;
 
 use tokenrouter_kernels::cpu::{Reduce, StepTokens};
 
-use crate::weights::{Linear, Tensor};
+use crate::weights::{Linear, Norm, Tensor};
 
 /// Per-head norm, rotation and cache write of one layer: its place and its weights.
 #[derive(Clone, Copy, Debug)]
@@ -79,4 +79,38 @@ pub trait Ops {
 
     /// Sets the logits of ids that no tokenizer produces to minus infinity.
     fn mask_padding(&mut self, rows: usize, logits: &mut Self::Buffer);
+
+    // What learned router heads need besides.
+
+    /// The `k` largest values of each row of `cols` in descending order, `out` rows of `k`; NaN is passed over.
+    fn top_values(&mut self, rows: usize, cols: usize, x: &Self::Buffer, k: usize, out: &mut Self::Buffer);
+
+    /// `out = (x - mean) / sqrt(variance + eps) * weight + bias`.
+    fn layer_norm(&mut self, rows: usize, x: &Self::Buffer, norm: &Norm, eps: f32, out: &mut Self::Buffer);
+
+    /// `x = x * Phi(x)` of the first `len` values.
+    fn gelu(&mut self, len: usize, x: &mut Self::Buffer);
+
+    /// `x = max(x, 0)` of the first `len` values; NaN stays NaN.
+    fn relu(&mut self, len: usize, x: &mut Self::Buffer);
+
+    /// `x += delta` of the first `len` values.
+    fn add(&mut self, len: usize, x: &mut Self::Buffer, delta: &Self::Buffer);
+
+    /// Softmax of each row of `cols` values.
+    fn softmax(&mut self, rows: usize, cols: usize, x: &mut Self::Buffer);
+
+    /// Copies rows of `cols` values into columns `at..` of the rows of `out`, which have `out_cols`.
+    fn place(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        x: &Self::Buffer,
+        out_cols: usize,
+        at: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// Brings the first `out.len()` values to the host: what a head says about its rows, never their hidden states.
+    fn read(&self, x: &Self::Buffer, out: &mut [f32]);
 }

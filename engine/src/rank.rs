@@ -12,7 +12,7 @@ use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::router::SignalSet;
-use tokenrouter_scheduler::{Core, Effect, ModelId, Nanos, NewRequest, RequestId, Row};
+use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
 
 use crate::executor::Executor;
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
@@ -223,6 +223,8 @@ impl Running {
             max_new_tokens: request.max_new_tokens,
             route: request.route,
             threshold: request.threshold,
+            max_llm_fraction: request.max_llm_fraction,
+            query_score: request.query_score,
             seed: request.seed,
             choice: request.choice,
             ignore_eos: request.ignore_eos,
@@ -312,7 +314,8 @@ impl Running {
     fn fill(&self, step: &mut Step, model: ModelId) {
         let core = &self.parts.core;
         let Some(batch) = core.batch(model) else { return };
-        step.begin(batch.seq, model, signal_flags(core.signals(model)));
+        let wanted = core.signals(model);
+        step.begin(batch.seq, model, signal_flags(wanted), head_mask(wanted));
         for row in &batch.rows {
             let fed = row.start as usize..(row.start + row.len) as usize;
             let sample = if row.samples { self.sample_spec(row, model) } else { None };
@@ -403,4 +406,9 @@ fn signal_flags(wanted: SignalSet) -> SignalFlags {
         .iter()
         .filter(|(set, _)| wanted.contains(*set))
         .fold(SignalFlags::default(), |flags, (_, flag)| flags.union(*flag))
+}
+
+/// The heads whose scores they read: bit `h` for head `h`.
+fn head_mask(wanted: SignalSet) -> u8 {
+    (0..MAX_HEADS).filter(|h| wanted.contains(SignalSet::score(*h))).fold(0, |mask, h| mask | 1 << h)
 }

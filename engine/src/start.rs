@@ -7,15 +7,17 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use tokenrouter_kernels::DType;
-use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec};
+use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet};
 use tokenrouter_scheduler::{
-    ConfigError, Core, CoreConfig, Handoff, ModelId, ModelLimits, Nanos, PlanJob, PlannerConfig, Policy,
+    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, PlanJob, PlannerConfig,
+    Policy,
 };
 
 use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
 use crate::executor::CpuExecutor;
 use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
+use crate::heads::HeadInfo;
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::planner::Planner;
 use crate::rank::RankLoop;
@@ -43,6 +45,8 @@ pub struct EngineModel {
     pub max_batch_rows: usize,
     /// Most fed tokens in one step.
     pub max_step_tokens: usize,
+    /// Folders of its router heads, at most [`MAX_HEADS`](tokenrouter_scheduler::MAX_HEADS); the index is the head's.
+    pub heads: Vec<PathBuf>,
 }
 
 /// A route: a router with its parameters under a served name.
@@ -103,6 +107,19 @@ pub enum EngineError {
     Budget(BudgetError),
     /// A router could not be made.
     Router(RouterError),
+    /// A router reads the score of a head that its entry model does not have.
+    NoHead {
+        /// The route's name.
+        route: String,
+        /// The router's name.
+        router: String,
+        /// The head's index.
+        head: usize,
+        /// The entry model's name.
+        model: String,
+        /// How many heads that model has.
+        has: usize,
+    },
     /// The scheduler refused its limits or a route.
     Config(ConfigError),
     /// The operating system refused a thread.
@@ -117,6 +134,11 @@ impl std::fmt::Display for EngineError {
             EngineError::Load { model, error } => write!(f, "model \"{model}\": {error}"),
             EngineError::Budget(e) => e.fmt(f),
             EngineError::Router(e) => e.fmt(f),
+            EngineError::NoHead { route, router, head, model, has } => write!(
+                f,
+                "route \"{route}\": router `{router}` reads the score of head {head}, but model \"{model}\" has {has} \
+                 router heads; name a router file for it, or another `head`"
+            ),
             EngineError::Config(e) => e.fmt(f),
             EngineError::Thread(e) => write!(f, "a thread could not be started: {e}"),
             EngineError::Models(n) => write!(f, "{n} models are configured; at least one is needed"),
@@ -140,6 +162,7 @@ pub fn start(
     let options: Vec<ModelOptions> = model_options(config, &open);
     let plan = plan_memory(config, &open, &options)?;
     let routes = build_routes(config, registry, &open)?;
+    check_heads(config, &open, &routes)?;
     let info = engine_info(config, &open, &options, &plan, &routes);
 
     let status = Arc::new(EngineStatus::default());
@@ -195,7 +218,9 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
         return Err(EngineError::Models(0));
     }
     let open = |m: &EngineModel| {
-        Model::open(&m.dir).map_err(|error| EngineError::Load { model: m.name.clone(), error })
+        Model::open(&m.dir)
+            .and_then(|open| open.with_heads(&m.heads))
+            .map_err(|error| EngineError::Load { model: m.name.clone(), error })
     };
     config.models.iter().map(open).collect()
 }
@@ -207,7 +232,10 @@ fn model_options(config: &EngineConfig, open: &[OpenModel]) -> Vec<ModelOptions>
     let asked = if config.context_len == 0 { usize::MAX } else { config.context_len };
     let context_len = open.iter().map(|m| m.config().context_len(asked)).min().unwrap_or(1);
     // A token that one model cannot embed must not be sampled by another.
-    let real_vocab = open.iter().map(|m| m.config().vocab_size).min().unwrap_or(0).min(config.real_vocab);
+    let vocab = open.iter().map(|m| m.config().vocab_size).min().unwrap_or(0).min(config.real_vocab);
+    // Nor must a token that says "defer" (Co-LLM) be written by anybody.
+    let masked = open.iter().filter_map(OpenModel::first_masked_id).min();
+    let real_vocab = masked.map_or(vocab, |id| vocab.min(id as usize));
     let options = |m: &EngineModel| ModelOptions {
         threads: if m.threads == 0 { share } else { m.threads },
         max_batch_rows: m.max_batch_rows,
@@ -252,6 +280,7 @@ fn engine_info(
             vocab: model.config().vocab_size,
             context_len: model.config().context_len(usize::MAX),
             eos_ids: model.config().eos_ids.clone(),
+            heads: model.heads(),
         })
         .collect();
     let mut eos_ids: Vec<u32> = models.iter().flat_map(|m| m.eos_ids.iter().copied()).collect();
@@ -282,6 +311,8 @@ fn route_info(named: &RouteConfig, router: &dyn Router) -> RouteInfo {
         router: router.name().to_owned(),
         entry: router.entry(),
         reach: router.reach(),
+        terms: router.terms(),
+        gauge: router.gauge(),
     }
 }
 
@@ -291,16 +322,42 @@ fn build_routes(
     open: &[OpenModel],
 ) -> Result<Vec<Box<dyn Router>>, EngineError> {
     let vocab: Vec<usize> = open.iter().map(|m| m.config().vocab_size).collect();
+    let for_routers = |m: &OpenModel| m.heads().iter().map(HeadInfo::for_router).collect::<Vec<_>>();
+    let heads: Vec<_> = open.iter().map(for_routers).collect();
     let build = |route: &RouteConfig| {
         let spec = RouterSpec {
             models: config.models.len(),
             entry: ModelId(0),
             vocab: &vocab,
+            heads: Some(&heads),
             params: route.params.clone(),
         };
         registry.build(&route.router, &spec).map_err(EngineError::Router)
     };
     config.routes.iter().map(build).collect()
+}
+
+/// The router asks the entry model's heads: those it names must be there.
+fn check_heads(
+    config: &EngineConfig,
+    open: &[OpenModel],
+    routes: &[Box<dyn Router>],
+) -> Result<(), EngineError> {
+    for (named, router) in config.routes.iter().zip(routes) {
+        let entry = router.entry().index();
+        let has = open.get(entry).map_or(0, |m| m.heads().len());
+        let asked = (0..MAX_HEADS).filter(|h| router.signals().contains(SignalSet::score(*h)));
+        if let Some(head) = asked.max().filter(|h| *h >= has) {
+            return Err(EngineError::NoHead {
+                route: named.name.clone(),
+                router: router.name().to_owned(),
+                head,
+                model: config.models.get(entry).map_or_else(String::new, |m| m.name.clone()),
+                has,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreConfig {

@@ -65,6 +65,8 @@ pub struct Step {
     pub model: ModelId,
     /// Which signals the routers of this step read.
     pub flags: SignalFlags,
+    /// Which router heads they read: bit `h` for head `h`.
+    pub heads: u8,
     /// Fed token ids, row after row.
     pub ids: Vec<u32>,
     /// Indices into `ids` of the last token of every sampling row.
@@ -90,6 +92,7 @@ impl Step {
             seq: 0,
             model: ModelId(0),
             flags: SignalFlags::default(),
+            heads: 0,
             ids: Vec::with_capacity(limits.tokens),
             logit_tokens: Vec::with_capacity(limits.rows),
             rows: Vec::with_capacity(limits.rows),
@@ -104,10 +107,11 @@ impl Step {
     }
 
     /// Empties the buffers for the next batch.
-    pub fn begin(&mut self, seq: u64, model: ModelId, flags: SignalFlags) {
+    pub fn begin(&mut self, seq: u64, model: ModelId, flags: SignalFlags, heads: u8) {
         self.seq = seq;
         self.model = model;
         self.flags = flags;
+        self.heads = heads;
         self.failure = None;
         self.ids.clear();
         self.logit_tokens.clear();

@@ -21,6 +21,7 @@ mod map;
 
 use std::path::Path;
 
+pub(crate) use map::MappedFile;
 pub use map::Tensor;
 
 use crate::config::ModelConfig;
@@ -60,6 +61,15 @@ pub struct Linear {
     pub bias: Option<Tensor>,
 }
 
+/// Weight and bias of a LayerNorm (router heads; the decoders have RMS norms without a bias).
+#[derive(Clone, Debug)]
+pub struct Norm {
+    /// `[width]`.
+    pub weight: Tensor,
+    /// `[width]`.
+    pub bias: Tensor,
+}
+
 /// Everything a model computes with. Cheap to clone: tensors are places in shared maps.
 #[derive(Clone, Debug)]
 pub struct ModelWeights {
@@ -95,6 +105,20 @@ impl ModelWeights {
     }
 }
 
+impl Linear {
+    /// Bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.weight.bytes() + self.bias.as_ref().map_or(0, Tensor::bytes)
+    }
+}
+
+impl Norm {
+    /// Bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.weight.bytes() + self.bias.bytes()
+    }
+}
+
 impl LayerWeights {
     fn bytes(&self) -> u64 {
         let linears = [
@@ -106,8 +130,7 @@ impl LayerWeights {
             &self.up_proj,
             &self.down_proj,
         ];
-        let linears: u64 =
-            linears.iter().map(|l| l.weight.bytes() + l.bias.as_ref().map_or(0, Tensor::bytes)).sum();
+        let linears: u64 = linears.iter().map(|l| l.bytes()).sum();
         let qk: u64 = self.qk_norm.iter().map(|(q, k)| q.bytes() + k.bytes()).sum();
         linears + qk + self.input_norm.bytes() + self.post_norm.bytes()
     }

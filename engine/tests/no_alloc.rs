@@ -5,6 +5,7 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use safetensors::tensor::Dtype;
@@ -56,11 +57,15 @@ static ALLOCATOR: Counting = Counting;
 fn a_step_allocates_nothing() {
     // One model whose work stays on the caller, one whose work is shared out.
     for config in [support::qwen3_config(), support::wide_config()] {
-        steps_allocate_nothing(&support::random_checkpoint(&config, Dtype::BF16, 1));
+        steps_allocate_nothing(support::random_checkpoint(&config, Dtype::BF16, 1).path(), &[]);
     }
+    // One with router heads of every kind.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/heads");
+    let heads = ["r2r-widths", "r2r-three", "citer", "co-llm"].map(|h| golden.join(h));
+    steps_allocate_nothing(&golden.join("model"), &heads);
 }
 
-fn steps_allocate_nothing(dir: &support::TempDir) {
+fn steps_allocate_nothing(dir: &Path, heads: &[PathBuf]) {
     let options = ModelOptions {
         threads: 2,
         max_batch_rows: 4,
@@ -69,7 +74,7 @@ fn steps_allocate_nothing(dir: &support::TempDir) {
         real_vocab: 45,
         context_len: 64,
     };
-    let mut model = Model::open(dir.path()).unwrap().build(options, 8).unwrap();
+    let mut model = Model::open(dir).unwrap().with_heads(heads).unwrap().build(options, 8).unwrap();
     let ids: Vec<u32> = (0..21).collect();
     let positions: Vec<u32> = (0..20).chain([30]).collect();
     let mut token_row = vec![0; 20];
@@ -89,7 +94,11 @@ fn steps_allocate_nothing(dir: &support::TempDir) {
     ON.store(true, Ordering::Relaxed);
     for _ in 0..ROUNDS {
         model.forward(&ids, &extend, &[19, 20]);
+        model.observe_logits(u8::MAX);
+        model.score(u8::MAX, &[3, 4]);
         model.forward(&[7], &decode, &[0]);
+        model.observe_logits(u8::MAX);
+        model.score(u8::MAX, &[5]);
     }
     let (caller, others) = (BY_CALLER.load(Ordering::Relaxed), BY_OTHERS.load(Ordering::Relaxed));
     let boxed = std::hint::black_box(Box::new(1));

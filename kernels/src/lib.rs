@@ -11,6 +11,7 @@ mod dtype;
 pub mod rng;
 pub mod sampling;
 pub mod signals;
+pub mod top;
 
 pub use dtype::DType;
 

@@ -1,4 +1,4 @@
-//! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`.
+//! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`, `convert-router`.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::Config;
-use crate::{demo, generate, plan, serve, simulate};
+use crate::{convert, demo, generate, plan, serve, simulate};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ enum CliCommand {
     Plan(plan::PlanArgs),
     /// Simulate a service: the scheduler over virtual devices and clients, measured.
     Simulate(simulate::SimulateArgs),
+    /// Turn a published router (R2R .pt, CITER .pth, Co-LLM checkpoint or row) into a router folder.
+    ConvertRouter(convert::ConvertArgs),
 }
 
 /// Flags of `demo`.
@@ -110,6 +112,7 @@ pub fn run(registry: &Registry) -> ExitCode {
         CliCommand::Generate(args) => generate::run(&args, registry),
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),
+        CliCommand::ConvertRouter(args) => convert::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

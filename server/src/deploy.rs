@@ -78,6 +78,7 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
     for (key, value) in &config.router.params {
         (key, value.to_string()).hash(&mut hasher);
     }
+    config.router.file.hash(&mut hasher);
     for model in &config.models {
         (&model.name, &model.path).hash(&mut hasher);
     }
@@ -101,12 +102,15 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
     let models = config
         .models
         .iter()
-        .map(|m| EngineModel {
+        .enumerate()
+        .map(|(index, m)| EngineModel {
             name: m.name.clone(),
             dir: m.path.clone(),
             threads: m.threads,
             max_batch_rows: m.max_batch,
             max_step_tokens: m.max_step_tokens,
+            // Routes enter at the first model, and its tokens are what a router's file scores.
+            heads: config.router.file.iter().filter(|_| index == 0).cloned().collect(),
         })
         .collect();
     Ok(EngineConfig {

@@ -59,6 +59,8 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
         prompt,
         route: route(args.model.as_deref(), &deployment.limits.routes)?,
         threshold: args.threshold.as_deref().map(threshold).transpose()?,
+        max_llm_fraction: None,
+        query_score: None,
         sampling: SamplingParams { temperature: args.temperature, ..SamplingParams::default() },
         seed: args.seed,
         choice: 0,

@@ -12,6 +12,7 @@
 pub mod api;
 pub mod cli;
 pub mod config;
+pub mod convert;
 pub mod demo;
 pub mod deploy;
 pub mod frontend;

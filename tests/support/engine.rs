@@ -19,6 +19,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
+        heads: Vec::new(),
     };
     EngineConfig {
         models: vec![model("small", "slm"), model("large", "llm")],
@@ -56,6 +57,8 @@ pub fn request(client: u64, prompt: &[u32], route: u16, max_new_tokens: u32) -> 
         max_new_tokens,
         route: RouteId(route),
         threshold: None,
+        max_llm_fraction: None,
+        query_score: None,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         seed: 0,
         choice: 0,

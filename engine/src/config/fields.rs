@@ -17,7 +17,7 @@ pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>, LoadError> 
 }
 
 /// A value as it may stand in an error message: never longer than a line.
-pub(super) fn brief(value: &Value) -> String {
+pub(crate) fn brief(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 80 {
         return text;
@@ -28,7 +28,7 @@ pub(super) fn brief(value: &Value) -> String {
 
 /// One JSON object of a file. `null` counts as absent everywhere, as `transformers` writes it for
 /// "not set".
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     file: PathBuf,
     prefix: String,
     map: &'a Map<String, Value>,
@@ -36,43 +36,43 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The top-level object of `file`.
-    pub(super) fn new(file: &Path, map: &'a Map<String, Value>) -> Self {
+    pub(crate) fn new(file: &Path, map: &'a Map<String, Value>) -> Self {
         Self { file: file.to_path_buf(), prefix: String::new(), map }
     }
 
     /// The value of a field, `None` when absent or null.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|v| !v.is_null())
     }
 
     /// Whether the field is written at all, be it null.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)
     }
 
     /// The names of all fields that are not null.
-    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.map.iter().filter(|(_, v)| !v.is_null()).map(|(k, _)| k.as_str())
     }
 
     /// The dotted name of a field of this object.
-    pub(super) fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
     /// An error about a field of this object.
-    pub(super) fn error(&self, name: &str, problem: impl Into<String>) -> LoadError {
+    pub(crate) fn error(&self, name: &str, problem: impl Into<String>) -> LoadError {
         LoadError::field(&self.file, self.path(name), problem)
     }
 
     /// An error that quotes the value found.
-    pub(super) fn wrong(&self, name: &str, wanted: &str) -> LoadError {
+    pub(crate) fn wrong(&self, name: &str, wanted: &str) -> LoadError {
         let found = self.map.get(name).map_or_else(|| "absent".to_owned(), brief);
         self.error(name, format!("is {found}, {wanted}"))
     }
 
     /// A whole number between `low` and `high`, both included.
-    pub(super) fn integer(&self, name: &str, low: u64, high: u64) -> Result<Option<usize>, LoadError> {
+    pub(crate) fn integer(&self, name: &str, low: u64, high: u64) -> Result<Option<usize>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let whole = value.as_u64().filter(|n| (low..=high).contains(n));
         match whole.and_then(|n| usize::try_from(n).ok()) {
@@ -82,14 +82,14 @@ impl<'a> Fields<'a> {
     }
 
     /// Like [`Self::integer`], for a field that must be there.
-    pub(super) fn required_integer(&self, name: &str, low: u64, high: u64) -> Result<usize, LoadError> {
+    pub(crate) fn required_integer(&self, name: &str, low: u64, high: u64) -> Result<usize, LoadError> {
         self.integer(name, low, high)?.ok_or_else(|| {
             self.error(name, format!("is absent, a whole number from {low} to {high} is needed"))
         })
     }
 
     /// A finite number, written as an integer or with a point.
-    pub(super) fn number(&self, name: &str) -> Result<Option<f64>, LoadError> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<f64>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64().filter(|x| x.is_finite()) {
             Some(x) => Ok(Some(x)),
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number above zero.
-    pub(super) fn positive(&self, name: &str) -> Result<Option<f64>, LoadError> {
+    pub(crate) fn positive(&self, name: &str) -> Result<Option<f64>, LoadError> {
         match self.number(name)? {
             Some(x) if x <= 0.0 => Err(self.wrong(name, "a number above 0 is needed")),
             other => Ok(other),
@@ -106,19 +106,19 @@ impl<'a> Fields<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, LoadError> {
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.wrong(name, "true or false is needed"))
     }
 
     /// A string.
-    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.wrong(name, "a string is needed"))
     }
 
     /// A nested object.
-    pub(super) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
+    pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'a>>, LoadError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let map = value.as_object().ok_or_else(|| self.wrong(name, "an object is needed"))?;
         let prefix = format!("{}{name}.", self.prefix);

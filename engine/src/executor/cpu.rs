@@ -96,7 +96,10 @@ fn run_lane(
     done: &flume::Sender<Box<Step>>,
     notify: &dyn Fn(),
 ) {
-    let mut scratch = SampleScratch::new(model.config().vocab_size);
+    let mut scratch = Scratch {
+        sample: SampleScratch::new(model.config().vocab_size),
+        candidates: Vec::with_capacity(model.logit_rows()),
+    };
     while let Ok(mut step) = inbox.recv() {
         // A panic is a bug of ours. It must not take the process: the rows of this step fail by name, and
         // the buffers hold nothing that the next step reads.
@@ -111,32 +114,62 @@ fn run_lane(
     }
 }
 
-/// Forward, router signals, then one draw per sampling row.
-fn run_step(model: &mut Model, scratch: &mut SampleScratch, step: &mut Step) {
+/// What a lane keeps between its steps.
+struct Scratch {
+    sample: SampleScratch,
+    /// The candidate of every sampling row; 0 where there is none.
+    candidates: Vec<u32>,
+}
+
+/// Forward, router signals from the raw logits, one draw per sampling row, then the router heads, which read the
+/// candidates.
+fn run_step(model: &mut Model, scratch: &mut Scratch, step: &mut Step) {
     let vocab = model.config().vocab_size;
     let ln_vocab = (vocab as f32).ln();
     let mut results = std::mem::take(&mut step.results);
-    {
-        let logits = model.forward(&step.ids, &step.tokens(), &step.logit_tokens);
-        let mut row_logits = logits.chunks_exact_mut(vocab);
-        for row in &step.rows {
-            let result = match &row.sample {
-                None => RowResult::default(),
-                Some(spec) => match row_logits.next() {
-                    Some(logits) => {
-                        let raw = signals(logits, step.flags);
-                        sample_row(logits, spec, step.history(row), scratch, to_signals(raw, ln_vocab))
-                    }
-                    None => RowResult {
-                        fault: Some(RowFault::Other("the step gave no logits")),
-                        ..RowResult::default()
-                    },
+    scratch.candidates.clear();
+    model.forward(&step.ids, &step.tokens(), &step.logit_tokens);
+    model.observe_logits(step.heads);
+    let mut row_logits = model.logits_mut().chunks_exact_mut(vocab);
+    for row in &step.rows {
+        let result = match &row.sample {
+            None => RowResult::default(),
+            Some(spec) => match row_logits.next() {
+                Some(logits) => {
+                    let raw = signals(logits, step.flags);
+                    let history = step.history(row);
+                    let result =
+                        sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
+                    scratch.candidates.push(result.token);
+                    result
+                }
+                None => RowResult {
+                    fault: Some(RowFault::Other("the step gave no logits")),
+                    ..RowResult::default()
                 },
-            };
-            results.push(result);
-        }
+            },
+        };
+        results.push(result);
+    }
+    if step.heads != 0 && !model.heads().is_empty() {
+        model.score(step.heads, &scratch.candidates);
+        give_scores(model, step, &mut results);
     }
     step.results = results;
+}
+
+/// Puts the heads' scores into the results of the sampling rows. A score that is no number would compare with
+/// nothing and never ask the peer: its row fails by name.
+fn give_scores(model: &Model, step: &Step, results: &mut [RowResult]) {
+    for head in (0..model.heads().len()).filter(|h| step.heads >> h & 1 == 1) {
+        let sampled = step.rows.iter().zip(results.iter_mut()).filter(|(row, _)| row.sample.is_some());
+        for ((_, result), score) in sampled.zip(model.scores(head)) {
+            result.signals.scores[head] = *score;
+            if score.is_nan() && result.fault.is_none() {
+                result.fault = Some(RowFault::Other("the score of a router head is not a number"));
+            }
+        }
+    }
 }
 
 fn sample_row(

@@ -1,12 +1,14 @@
 //! The decoder's operations on the CPU kernels.
 
+use tokenrouter_kernels::cpu::math::exp;
 use tokenrouter_kernels::cpu::{
     self, AttnArgs, Ctx, Isa, KvArena, KvLayout, QkvArgs, Reduce, RopeTable, StepTokens, WorkerGroup,
 };
+use tokenrouter_kernels::top::top_values;
 
 use super::{Ops, QkvLayer};
 use crate::config::ModelConfig;
-use crate::weights::{Linear, Tensor};
+use crate::weights::{Linear, Norm, Tensor};
 
 /// One model's threads, cache and position tables on the CPU.
 pub struct CpuOps {
@@ -132,5 +134,72 @@ impl Ops for CpuOps {
 
     fn mask_padding(&mut self, rows: usize, logits: &mut Vec<f32>) {
         cpu::mask_padding(&mut logits[..rows * self.vocab], self.vocab, self.real_vocab);
+    }
+
+    fn top_values(&mut self, rows: usize, cols: usize, x: &Vec<f32>, k: usize, out: &mut Vec<f32>) {
+        for (row, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(k)).take(rows) {
+            top_values(self.isa, row, out);
+        }
+    }
+
+    fn layer_norm(&mut self, rows: usize, x: &Vec<f32>, norm: &Norm, eps: f32, out: &mut Vec<f32>) {
+        let used = rows * norm.weight.cols();
+        let (weight, bias) = (norm.weight.view(), norm.bias.view());
+        cpu::layer_norm(self.ctx(), &x[..used], weight, bias, eps, &mut out[..used]);
+    }
+
+    fn gelu(&mut self, len: usize, x: &mut Vec<f32>) {
+        cpu::gelu(self.ctx(), &mut x[..len]);
+    }
+
+    fn relu(&mut self, len: usize, x: &mut Vec<f32>) {
+        for x in &mut x[..len] {
+            *x = if *x < 0.0 { 0.0 } else { *x };
+        }
+    }
+
+    fn add(&mut self, len: usize, x: &mut Vec<f32>, delta: &Vec<f32>) {
+        for (x, d) in x[..len].iter_mut().zip(&delta[..len]) {
+            *x += d;
+        }
+    }
+
+    fn softmax(&mut self, rows: usize, cols: usize, x: &mut Vec<f32>) {
+        for row in x.chunks_exact_mut(cols).take(rows) {
+            softmax_row(row);
+        }
+    }
+
+    fn place(
+        &mut self,
+        rows: usize,
+        cols: usize,
+        x: &Vec<f32>,
+        out_cols: usize,
+        at: usize,
+        out: &mut Vec<f32>,
+    ) {
+        for (x, out) in x.chunks_exact(cols).zip(out.chunks_exact_mut(out_cols)).take(rows) {
+            out[at..at + cols].copy_from_slice(x);
+        }
+    }
+
+    fn read(&self, x: &Vec<f32>, out: &mut [f32]) {
+        out.copy_from_slice(&x[..out.len()]);
+    }
+}
+
+/// Order: the largest value, the exponentials of the differences, their sum in f64 in ascending order, one division
+/// each.
+pub(crate) fn softmax_row(row: &mut [f32]) {
+    let max = row.iter().fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max });
+    let mut sum = 0.0f64;
+    for x in row.iter_mut() {
+        *x = exp(*x - max);
+        sum += f64::from(*x);
+    }
+    let scale = sum as f32;
+    for x in row {
+        *x /= scale;
     }
 }

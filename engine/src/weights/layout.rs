@@ -36,7 +36,7 @@ impl Taken {
             LoadError::field(&self.files.listing, name, format!("is missing; shape {shape:?} is needed"))
         })?;
         self.names.insert(name.to_owned());
-        file.tensor(name, shape)
+        file.tensor(name, shape, "config.json")
     }
 
     fn linear(&mut self, prefix: &str, shape: [usize; 2], bias: bool) -> Result<Linear, LoadError> {

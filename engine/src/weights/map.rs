@@ -13,23 +13,38 @@ use tokenrouter_kernels::cpu::WeightRef;
 use crate::error::LoadError;
 
 /// A mapped file and where its tensors lie.
-pub(super) struct MappedFile {
-    pub(super) path: PathBuf,
-    pub(super) tensors: HashMap<String, Entry>,
-    map: Arc<Mmap>,
+pub(crate) struct MappedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) tensors: HashMap<String, Entry>,
+    map: Arc<Storage>,
+}
+
+/// Where a tensor's bytes are kept.
+enum Storage {
+    Map(Mmap),
+    Own(Vec<u8>),
+}
+
+impl Storage {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Map(map) => map,
+            Self::Own(bytes) => bytes,
+        }
+    }
 }
 
 /// One tensor as the header describes it; the range is inside the file.
-pub(super) struct Entry {
-    pub(super) dtype: Dtype,
-    pub(super) shape: Vec<usize>,
+pub(crate) struct Entry {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
     start: usize,
     end: usize,
 }
 
 impl MappedFile {
     /// Maps `path` and reads its header.
-    pub(super) fn open(path: &Path) -> Result<Self, LoadError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
         let failed = |what: &str, e: &dyn std::fmt::Display| LoadError::file(path, format!("{what}: {e}"));
         let file = File::open(path).map_err(|e| failed("cannot be opened", &e))?;
         let meta = file.metadata().map_err(|e| failed("cannot be examined", &e))?;
@@ -54,15 +69,16 @@ impl MappedFile {
             let (start, end) = (data + info.data_offsets.0, data + info.data_offsets.1);
             (name, Entry { dtype: info.dtype, shape: info.shape.clone(), start, end })
         });
-        Ok(Self { path: path.to_path_buf(), tensors: tensors.collect(), map: Arc::new(map) })
+        Ok(Self { path: path.to_path_buf(), tensors: tensors.collect(), map: Arc::new(Storage::Map(map)) })
     }
 
-    /// The tensor `name` as a matrix of exactly `shape` (a vector is one row), of a type we compute with.
-    pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+    /// The tensor `name` as a matrix of exactly `shape` (a vector is one row), of a type we compute with. `asker` is the
+    /// file that says so.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize], asker: &str) -> Result<Tensor, LoadError> {
         let wrong = |problem: String| LoadError::field(&self.path, name, problem);
         let entry = self.tensors.get(name).ok_or_else(|| wrong("is missing".to_owned()))?;
         if entry.shape != shape {
-            return Err(wrong(format!("has shape {:?}, config.json asks for {shape:?}", entry.shape)));
+            return Err(wrong(format!("has shape {:?}, {asker} asks for {shape:?}", entry.shape)));
         }
         let dtype = match entry.dtype {
             Dtype::F32 => DType::F32,
@@ -78,10 +94,10 @@ impl MappedFile {
     }
 }
 
-/// A weight matrix in a mapped file. Clones share the map.
+/// A weight matrix in a mapped file, or one computed at load. Clones share it.
 #[derive(Clone)]
 pub struct Tensor {
-    map: Arc<Mmap>,
+    map: Arc<Storage>,
     start: usize,
     end: usize,
     dtype: DType,
@@ -90,10 +106,31 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A matrix computed at load: `values` are its rows of `cols`, one after the other.
+    pub(crate) fn computed(values: &[f32], cols: usize) -> Self {
+        let data: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let rows = values.len() / cols.max(1);
+        // What `check` proves for tensors of files holds here by construction: rows * cols values.
+        let end = rows * cols * DType::F32.size();
+        Self { map: Arc::new(Storage::Own(data)), start: 0, end, dtype: DType::F32, rows, cols }
+    }
+
+    /// The index of the first value that is NaN or infinite.
+    pub(crate) fn first_not_finite(&self) -> Option<usize> {
+        let data = self.view().data();
+        match self.dtype {
+            DType::F32 => data
+                .chunks_exact(4)
+                .position(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) & 0x7f80_0000 == 0x7f80_0000),
+            DType::F16 => half_not_finite(data, 0x7c00),
+            DType::Bf16 => half_not_finite(data, 0x7f80),
+        }
+    }
+
     /// The matrix as the kernels read it: bytes of the file, of any alignment.
     pub fn view(&self) -> WeightRef<'_> {
-        WeightRef::new(self.dtype, self.rows, self.cols, &self.map[self.start..self.end])
-            .expect("`check` has built this very view when the tensor was opened")
+        WeightRef::new(self.dtype, self.rows, self.cols, &self.map.bytes()[self.start..self.end])
+            .expect("`check` or `computed` has seen to it that the bytes fit the shape")
     }
 
     /// Rows: outputs of a linear layer, entries of an embedding, 1 for a vector.
@@ -118,9 +155,14 @@ impl Tensor {
 
     /// Proves that [`Self::view`] cannot fail.
     fn check(&self) -> Result<(), String> {
-        let data = self.map.get(self.start..self.end).ok_or("lies outside the file")?;
+        let data = self.map.bytes().get(self.start..self.end).ok_or("lies outside the file")?;
         WeightRef::new(self.dtype, self.rows, self.cols, data).map(|_| ()).map_err(|e| e.to_string())
     }
+}
+
+/// The first two-byte value whose exponent bits are all ones.
+fn half_not_finite(data: &[u8], exponent: u16) -> Option<usize> {
+    data.chunks_exact(2).position(|b| u16::from_le_bytes([b[0], b[1]]) & exponent == exponent)
 }
 
 impl std::fmt::Debug for Tensor {

@@ -4,6 +4,7 @@
 
 mod attention;
 mod common;
+mod heads;
 mod layers;
 mod sampling;
 mod signals;

@@ -56,8 +56,12 @@ pub struct ModelSection {
 /// The routing algorithm; every other key is a parameter of that router.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RouterSection {
-    /// Name in the registry: `single`, `fixed`, `r-stitch`, or one that the binary registers.
+    /// Name in the registry: `single`, `fixed`, `r2r`, `citer`, `co-llm`, `r-stitch`, `me`, `query`, or one that the binary
+    /// registers.
     pub name: String,
+    /// Folder of the router file that scores the entry model's tokens: the router's head 0.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
     /// The router's own parameters.
     #[serde(flatten)]
     pub params: BTreeMap<String, toml::Value>,
@@ -181,6 +185,7 @@ impl Config {
         for model in &mut config.models {
             model.path = base.join(&model.path);
         }
+        config.router.file = config.router.file.map(|file| base.join(file));
         config.check()?;
         Ok(config)
     }

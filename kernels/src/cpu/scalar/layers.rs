@@ -26,6 +26,19 @@ pub fn rms_norm(x: &[f32], weight: WeightRef<'_>, eps: f32, out: &mut [f32]) {
     }
 }
 
+/// Twin of [`crate::cpu::layer_norm`].
+pub fn layer_norm(x: &[f32], weight: WeightRef<'_>, bias: WeightRef<'_>, eps: f32, out: &mut [f32]) {
+    let h = weight.cols();
+    for (x, out) in x.chunks_exact(h).zip(out.chunks_exact_mut(h)) {
+        let mean = dot(h, |k| x[k], |_| 1.0) / h as f32;
+        let square = dot(h, |k| x[k] - mean, |k| x[k] - mean);
+        let scale = 1.0 / (square / h as f32 + eps).sqrt();
+        for i in 0..h {
+            out[i] = ((x[i] - mean) * scale).mul_add(weight.get(i), bias.get(i));
+        }
+    }
+}
+
 /// Twin of [`crate::cpu::add_rms_norm`].
 pub fn add_rms_norm(residual: &mut [f32], delta: &[f32], weight: WeightRef<'_>, eps: f32, out: &mut [f32]) {
     for (r, d) in residual.iter_mut().zip(delta) {

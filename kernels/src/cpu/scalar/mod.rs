@@ -6,7 +6,7 @@ mod attention;
 mod layers;
 
 pub use attention::{RowCache, attention};
-pub use layers::{add_rms_norm, embed, linear, qk_norm_rope, rms_norm, silu_mul};
+pub use layers::{add_rms_norm, embed, layer_norm, linear, qk_norm_rope, rms_norm, silu_mul};
 
 /// The dot product of the [module text](super): 8 accumulators, fused multiply-adds, zero padding,
 /// a fixed tree. `a(k)` is the stored operand and `b(k)` the f32 one.

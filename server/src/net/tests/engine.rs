@@ -38,7 +38,13 @@ impl FakeEngine {
             ended.set_state(EngineState::Stopped);
             (worker.wake)();
         });
-        let model = ModelInfo { name: "small".into(), vocab: 256, context_len: 512, eos_ids: vec![0] };
+        let model = ModelInfo {
+            name: "small".into(),
+            vocab: 256,
+            context_len: 512,
+            eos_ids: vec![0],
+            heads: Vec::new(),
+        };
         let info = EngineInfo {
             models: vec![model],
             context_len: 512,

@@ -45,6 +45,8 @@ impl Frontend for FakeFrontend {
             max_new_tokens: body.max_tokens.unwrap_or(3),
             route: RouteId(0),
             threshold: None,
+            max_llm_fraction: None,
+            query_score: None,
             sampling: Default::default(),
             seed: 0,
             choice: choice as u32,
