@@ -1,12 +1,13 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
-use std::collections::BTreeMap;
+mod routes;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{DType, EngineConfig, EngineHandle, EngineModel, ModelInfo, RouteConfig, RouteInfo};
+use tokenrouter_engine::{DType, EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
 use tokenrouter_scheduler::ModelId;
-use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::router::{Registry, RouterError};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
 use crate::config::Config;
@@ -35,7 +36,7 @@ pub fn start(
 ) -> Result<Deployment, String> {
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
-    let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| e.to_string())?;
+    let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| refusal(&e))?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
     let limits = ApiLimits {
@@ -53,6 +54,21 @@ pub fn start(
     Ok(Deployment { engine, text, limits, context })
 }
 
+/// A refusal of the engine; a threshold that nobody gives is said with every place that could give it.
+fn refusal(error: &EngineError) -> String {
+    match error {
+        EngineError::Router(RouterError::BadParam { router, param, got, .. })
+            if param == "threshold" && got == "missing" =>
+        {
+            format!(
+                "router \"{router}\" has no threshold: neither its section of the configuration (key `threshold`) nor a \
+                 router file (`threshold` of router.json) gives one; `tokenrouter calibrate` finds one"
+            )
+        }
+        other => other.to_string(),
+    }
+}
+
 fn served_route(route: &RouteInfo, models: &[ModelInfo]) -> ServedRoute {
     let served = |m: ModelId| ServedModel {
         index: m.0,
@@ -67,18 +83,19 @@ fn served_route(route: &RouteInfo, models: &[ModelInfo]) -> ServedRoute {
     }
 }
 
-/// Changes with the version, the models, the router and its parameters, and the type of the cache: with anything
+/// Changes with the version, the models, the routers and their parameters, and the type of the cache: with anything
 /// by which equal requests may be answered differently. A model's path stands for its weights, which are not read here.
 fn fingerprint(config: &Config, text: &TextModel) -> String {
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
     text.fingerprint().hash(&mut hasher);
     config.budget.kv_dtype.hash(&mut hasher);
-    config.router.name.hash(&mut hasher);
-    for (key, value) in &config.router.params {
-        (key, value.to_string()).hash(&mut hasher);
+    for routed in config.routed() {
+        (routed.served, routed.router, routed.file).hash(&mut hasher);
+        for (key, value) in routed.params {
+            (key, value.to_string()).hash(&mut hasher);
+        }
     }
-    config.router.file.hash(&mut hasher);
     for model in &config.models {
         (&model.name, &model.path).hash(&mut hasher);
     }
@@ -99,6 +116,7 @@ fn load_text(config: &Config) -> Result<TextModel, String> {
 }
 
 fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, String> {
+    let (heads, routes) = routes::build(config)?;
     let models = config
         .models
         .iter()
@@ -110,12 +128,12 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
             max_batch_rows: m.max_batch,
             max_step_tokens: m.max_step_tokens,
             // Routes enter at the first model, and its tokens are what a router's file scores.
-            heads: config.router.file.iter().filter(|_| index == 0).cloned().collect(),
+            heads: if index == 0 { heads.clone() } else { Vec::new() },
         })
         .collect();
     Ok(EngineConfig {
         models,
-        routes: routes(config)?,
+        routes,
         budget_bytes: config.budget_bytes()?,
         kv_dtype: match config.budget.kv_dtype.as_str() {
             "f32" => DType::F32,
@@ -135,37 +153,13 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
     })
 }
 
-/// The routed pair under its served name, then every model alone under its own.
-fn routes(config: &Config) -> Result<Vec<RouteConfig>, String> {
-    let mut params = BTreeMap::new();
-    for (key, value) in &config.router.params {
-        params.insert(key.clone(), param(config, key, value)?);
-    }
-    let mut routes = vec![RouteConfig {
-        name: config.server.served_model_name.clone(),
-        router: config.router.name.clone(),
-        params,
-    }];
-    for (index, model) in config.models.iter().enumerate() {
-        routes.push(RouteConfig {
-            name: model.name.clone(),
-            router: "single".into(),
-            params: BTreeMap::from([("model".into(), ParamValue::Int(index as i64))]),
-        });
-    }
-    Ok(routes)
-}
-
-/// A router's parameter; a model may be given by its name.
-fn param(config: &Config, key: &str, value: &toml::Value) -> Result<ParamValue, String> {
-    Ok(match value {
-        toml::Value::Boolean(v) => ParamValue::Bool(*v),
-        toml::Value::Integer(v) => ParamValue::Int(*v),
-        toml::Value::Float(v) => ParamValue::Float(*v),
-        toml::Value::String(v) => match config.models.iter().position(|m| m.name == *v) {
-            Some(index) if key == "model" || key == "peer" => ParamValue::Int(index as i64),
-            _ => ParamValue::Text(v.clone()),
-        },
-        other => return Err(format!("router.{key} is {other}; a number, a text or a boolean is needed")),
+/// For each route that has a threshold: which one won, from the configuration, the router file or the algorithm's paper.
+/// A request's own goes before it.
+pub fn threshold_lines(routes: &[RouteInfo]) -> impl Iterator<Item = String> {
+    let with = routes.iter().filter_map(|route| Some((route, route.terms.threshold?)));
+    with.map(|(route, (threshold, source))| {
+        let source = source.to_string();
+        let source = source.strip_prefix("the ").unwrap_or(&source);
+        format!("router {}: threshold {threshold} ({source}), served as \"{}\"", route.router, route.name)
     })
 }

@@ -87,6 +87,8 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys:
         max_new_tokens: prompt.max_new_tokens,
         route: request.route,
         threshold: request.threshold,
+        max_llm_fraction: request.max_llm_fraction,
+        query_score: request.query_score,
         sampling: request.sampling.clone(),
         seed: keys.seed,
         choice: request.draw_of(choice),

@@ -17,6 +17,7 @@ pub struct Started {
     server: Server,
     app: App,
     plan: String,
+    thresholds: Vec<String>,
     name: String,
 }
 
@@ -29,6 +30,7 @@ impl Started {
         let server = Server::bind(net_config(&config.server)).map_err(|e| e.to_string())?;
         let deployment = deploy::start(config, registry, Box::new(server.waker()))?;
         let plan = deployment.engine.info.plan_table.clone();
+        let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
         let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
         let app = App {
@@ -36,12 +38,15 @@ impl Started {
             frontend: Arc::new(frontend),
             routes: deployment.context.routes.clone(),
         };
-        Ok(Started { server, app, plan, name })
+        Ok(Started { server, app, plan, thresholds, name })
     }
 
-    /// Prints the memory plan and the addresses to stderr.
+    /// Prints the memory plan, which thresholds are in force, and the addresses to stderr.
     pub fn announce(self) -> Self {
         tell(self.plan.trim_end());
+        for line in &self.thresholds {
+            tell(line);
+        }
         if let Some(at) = self.http_addr() {
             tell(&format!("serving \"{}\" on http://{at}", self.name));
         }

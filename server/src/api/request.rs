@@ -157,6 +157,10 @@ pub struct ApiRequest {
     pub min_tokens: u32,
     /// Overrides the route's threshold.
     pub threshold: Option<Threshold>,
+    /// The most of the answer that models beside the entry may write, 0 to 1.
+    pub max_llm_fraction: Option<f32>,
+    /// A score of the whole query, 0 to 1, for routes that choose by it.
+    pub query_score: Option<f32>,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
     /// How much to say about routing.

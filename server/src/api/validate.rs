@@ -50,7 +50,7 @@ pub(crate) fn request(
     let max_tokens = max_tokens(&fields)?;
     let most = max_tokens.unwrap_or(u32::MAX);
     let min_tokens = fields.int("min_tokens", 0..=i64::from(most))?.unwrap_or(0) as u32;
-    let (routing_return, threshold) = token_routing(&fields)?;
+    let routing = token_routing(&fields)?;
     fields.flag("spaces_between_special_tokens", true)?;
     Ok(ApiRequest {
         kind: defaults.kind,
@@ -70,9 +70,11 @@ pub(crate) fn request(
         stop_ids: fields.ids("stop_token_ids", limits.real_vocab, MAX_STOP_IDS)?,
         ignore_eos: fields.flag("ignore_eos", false)?,
         min_tokens,
-        threshold,
+        threshold: routing.threshold,
+        max_llm_fraction: routing.max_llm_fraction,
+        query_score: routing.query_score,
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
-        routing_return,
+        routing_return: routing.back,
         request_id: request_id(&fields)?,
         priority: fields.int("priority", PRIORITY)?.map_or(0, |priority| priority as i32),
         cache_salt: cache_salt(&fields)?,
@@ -229,11 +231,21 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     list.iter().map(|value| text(value).ok_or_else(wrong)).collect()
 }
 
-fn token_routing(fields: &Fields<'_>) -> Result<(RoutingReturn, Option<Threshold>), ApiError> {
+/// What `token_routing` asks for.
+#[derive(Default)]
+struct TokenRouting {
+    back: RoutingReturn,
+    threshold: Option<Threshold>,
+    max_llm_fraction: Option<f32>,
+    query_score: Option<f32>,
+}
+
+fn token_routing(fields: &Fields<'_>) -> Result<TokenRouting, ApiError> {
     const NAME: &str = "token_routing";
-    let Some(map) = fields.object(NAME)? else { return Ok((RoutingReturn::None, None)) };
-    if map.keys().any(|key| !matches!(key.as_str(), "return" | "threshold" | "pin")) {
-        let message = "token_routing has an unknown key; `return`, `threshold` and `pin` are known";
+    const KEYS: [&str; 5] = ["return", "threshold", "max_llm_fraction", "query_score", "pin"];
+    let Some(map) = fields.object(NAME)? else { return Ok(TokenRouting::default()) };
+    if map.keys().any(|key| !KEYS.contains(&key.as_str())) {
+        let message = format!("token_routing has an unknown key; known are {}", KEYS.join(", "));
         return Err(ApiError::invalid(NAME, message));
     }
     let inner = Fields::nested(map, "token_routing.");
@@ -256,7 +268,13 @@ fn token_routing(fields: &Fields<'_>) -> Result<(RoutingReturn, Option<Threshold
             Some(Threshold::Value(number.ok_or_else(wrong)?))
         }
     };
-    Ok((back, threshold))
+    let max_llm_fraction = inner.number("max_llm_fraction", 0.0..=1.0)?;
+    Ok(TokenRouting {
+        back,
+        threshold,
+        max_llm_fraction,
+        query_score: inner.number("query_score", 0.0..=1.0)?,
+    })
 }
 
 fn request_id(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {

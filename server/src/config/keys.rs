@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-const TOP: &[&str] = &["model", "router", "scheduling", "budget", "server"];
+const TOP: &[&str] = &["model", "router", "route", "scheduling", "budget", "server"];
 const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
 pub(crate) const SCHEDULING: &[&str] =
     &["policy", "threshold", "beside", "alpha", "p99_inter_token_ms", "handoff"];
@@ -20,7 +20,8 @@ const SERVER: &[&str] = &[
     "shutdown_timeout_s",
 ];
 
-/// Refuses keys that no section knows. The keys of `[router]` are checked by the router itself.
+/// Refuses keys that no section knows. The keys of `[router]` and `[[route]]` are checked by the
+/// router itself.
 pub(super) fn check(table: &Table) -> Result<(), String> {
     check_table("the file", table, TOP)?;
     if let Some(Value::Array(models)) = table.get("model") {

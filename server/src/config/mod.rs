@@ -4,15 +4,17 @@
 
 mod bytes;
 pub(crate) mod keys;
+mod routing;
 mod scheduling;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 pub use bytes::parse_bytes;
+pub use routing::{RouteSection, RouterSection};
+pub(crate) use routing::{Routed, param};
 pub use scheduling::SchedulingSection;
 pub(crate) use scheduling::{AUTO, handoff_name};
 
@@ -22,8 +24,11 @@ pub struct Config {
     /// The models; the first is the one a route enters by default.
     #[serde(rename = "model")]
     pub models: Vec<ModelSection>,
-    /// How tokens are routed.
+    /// How tokens are routed under `server.served_model_name`.
     pub router: RouterSection,
+    /// Further routers, each under a served name of its own.
+    #[serde(default, rename = "route")]
+    pub routes: Vec<RouteSection>,
     /// When models launch.
     #[serde(default)]
     pub scheduling: SchedulingSection,
@@ -51,20 +56,6 @@ pub struct ModelSection {
     /// Most tokens fed in one step; longer prompts are fed in pieces.
     #[serde(default = "default_step_tokens")]
     pub max_step_tokens: usize,
-}
-
-/// The routing algorithm; every other key is a parameter of that router.
-#[derive(Clone, Debug, Deserialize)]
-pub struct RouterSection {
-    /// Name in the registry: `single`, `fixed`, `r2r`, `citer`, `co-llm`, `r-stitch`, `me`, `query`, or one that the binary
-    /// registers.
-    pub name: String,
-    /// Folder of the router file that scores the entry model's tokens: the router's head 0.
-    #[serde(default)]
-    pub file: Option<PathBuf>,
-    /// The router's own parameters.
-    #[serde(flatten)]
-    pub params: BTreeMap<String, toml::Value>,
 }
 
 /// Memory.
@@ -185,7 +176,10 @@ impl Config {
         for model in &mut config.models {
             model.path = base.join(&model.path);
         }
-        config.router.file = config.router.file.map(|file| base.join(file));
+        let files = config.routes.iter_mut().map(|r| &mut r.file).chain([&mut config.router.file]);
+        for file in files.flatten() {
+            *file = base.join(&*file);
+        }
         config.check()?;
         Ok(config)
     }
@@ -216,6 +210,7 @@ impl Config {
         for (i, model) in self.models.iter().enumerate() {
             self.check_model(i, model)?;
         }
+        self.check_routes()?;
         self.scheduling.policy(self.models.len())?;
         self.scheduling.handoff()?;
         self.scheduling.planner()?;

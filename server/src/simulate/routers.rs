@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use tokenrouter_scheduler::ModelId;
-use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterSpec, closest};
+use tokenrouter_scheduler::router::{Registry, Router, RouterSpec, closest};
 use tokenrouter_scheduler::sim::MatrixRouter;
 use tokenrouter_scheduler::sim::serving::{Phase, ReplayRouter, SwitchRouter, TraceRequest};
-use toml::Value;
 
 use super::sections::RouterSection;
-use crate::config::keys;
+use crate::config::{keys, param};
 
 /// Follows a routing matrix.
 const MATRIX: &str = "matrix";
@@ -54,12 +53,13 @@ pub(super) fn build(section: &RouterSection, around: &Surroundings<'_>) -> Resul
                 let hint = near.map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
                 return Err(format!("router.name is \"{name}\"{hint} (known: {})", known.join(", ")));
             }
+            let names: Vec<&str> = around.models.iter().map(String::as_str).collect();
             let mut params = BTreeMap::new();
             for (key, value) in &section.params {
-                params.insert(key.clone(), param(around.models, key, value)?);
+                params.insert(key.clone(), param(&names, key, &format!("router.{key}"), value)?);
             }
             let vocab = vec![1 << 16; models];
-            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, params };
+            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, heads: None, params };
             around.registry.build(name, &spec).map_err(|e| e.to_string())
         }
     }
@@ -146,18 +146,4 @@ fn read<T: DeserializeOwned>(section: &RouterSection, key: &str) -> Result<Optio
 fn check_keys(section: &RouterSection, known: &[&str]) -> Result<(), String> {
     let table: toml::Table = section.params.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
     keys::check_table("[router]", &table, known)
-}
-
-/// A parameter; a model may be given by its name.
-fn param(models: &[String], key: &str, value: &Value) -> Result<ParamValue, String> {
-    Ok(match value {
-        Value::Boolean(v) => ParamValue::Bool(*v),
-        Value::Integer(v) => ParamValue::Int(*v),
-        Value::Float(v) => ParamValue::Float(*v),
-        Value::String(v) => match models.iter().position(|m| m == v) {
-            Some(index) if key == "model" || key == "peer" => ParamValue::Int(index as i64),
-            _ => ParamValue::Text(v.clone()),
-        },
-        other => return Err(format!("router.{key} is {other}; a number, a text or a boolean is needed")),
-    })
 }
