@@ -68,7 +68,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), String> {
         Some(x) => format!("threshold {} {x}", file.direction()),
         None => "no threshold stored: the configuration must give one".to_owned(),
     };
-    crate::cli::tell(&format!("{}: {} router, {threshold}", args.out.display(), file.shape.kind()));
+    crate::cli::tell(&format!("{}: {} router, {threshold}", args.out.display(), file.shape.kind().name()));
     Ok(())
 }
 

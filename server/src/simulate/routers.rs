@@ -59,7 +59,7 @@ pub(super) fn build(section: &RouterSection, around: &Surroundings<'_>) -> Resul
                 params.insert(key.clone(), param(around.models, key, value)?);
             }
             let vocab = vec![1 << 16; models];
-            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, params };
+            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, heads: None, params };
             around.registry.build(name, &spec).map_err(|e| e.to_string())
         }
     }
