@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::Config;
-use crate::{convert, demo, generate, plan, serve, simulate};
+use crate::{calibrate, convert, demo, eval, generate, plan, serve, simulate};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -32,6 +32,10 @@ enum CliCommand {
     Serve(ServeArgs),
     /// Answer one prompt on the command line.
     Generate(GenerateArgs),
+    /// Measure routers on prompts with known answers: accuracy, share of the large model, speed.
+    Eval(eval::EvalArgs),
+    /// Turn a share of tokens for the large model into a threshold.
+    Calibrate(calibrate::CalibrateArgs),
     /// Compute the throughput of delayed batching for every threshold, and the best ones.
     Plan(plan::PlanArgs),
     /// Simulate a service: the scheduler over virtual devices and clients, measured.
@@ -110,6 +114,8 @@ pub fn run(registry: &Registry) -> ExitCode {
         CliCommand::Demo(args) => demo::run(&args, registry),
         CliCommand::Serve(args) => serve_file(&args, registry),
         CliCommand::Generate(args) => generate::run(&args, registry),
+        CliCommand::Eval(args) => eval::run(&args, registry),
+        CliCommand::Calibrate(args) => calibrate::run(&args, registry),
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),
         CliCommand::ConvertRouter(args) => convert::run(&args),

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tokenrouter_scheduler::router::Registry;
+use tokenrouter_scheduler::router::{HeadKind, Registry};
 
 use crate::cli::DemoArgs;
 use crate::config::Config;
@@ -89,6 +89,19 @@ pub fn config(dir: Option<&Path>) -> Result<Config, String> {
         format!("the demo pair is not in {}; give its folder with --models", shown.join(", "))
     })?;
     Config::parse(CONFIG, dir)
+}
+
+/// The problems that lie beside the pair of `config`, if they do.
+pub(crate) fn problems(config: &Config) -> Option<PathBuf> {
+    let file = config.models.first()?.path.parent()?.join("eval.jsonl");
+    file.is_file().then_some(file)
+}
+
+/// The router files that lie beside the pair of `config`, in `routers/KIND`.
+pub(crate) fn router_files(config: &Config) -> Vec<PathBuf> {
+    let Some(dir) = config.models.first().and_then(|m| m.path.parent()) else { return Vec::new() };
+    let files = HeadKind::ALL.map(|kind| dir.join("routers").join(kind.name()));
+    files.into_iter().filter(|file| file.join("router.json").is_file()).collect()
 }
 
 /// Asks the built-in prompt over HTTP, prints the stream as it comes and the summary.

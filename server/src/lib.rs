@@ -10,11 +10,14 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod calibrate;
+mod chart;
 pub mod cli;
 pub mod config;
 pub mod convert;
 pub mod demo;
 pub mod deploy;
+pub mod eval;
 pub mod frontend;
 pub mod generate;
 mod metrics;

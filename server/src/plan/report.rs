@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokenrouter_scheduler::planner::Evaluated;
 
 use super::Plan;
+use crate::chart::tidy;
 
 /// More rows than this are cut to the best.
 const MOST_ROWS: usize = 40;
@@ -147,11 +148,6 @@ pub(super) fn vector(thresholds: &[u32]) -> String {
 /// How far a rate is below the best, in percent.
 fn below(rate: f64, best: f64) -> String {
     format!("{:.2}%", 100.0 * (1.0 - rate / best).max(0.0))
-}
-
-/// Without the last digits that a product of two floats leaves.
-pub(super) fn tidy(ms: f64) -> f64 {
-    (ms * 1e9).round() / 1e9
 }
 
 fn mean_batches(row: &Evaluated) -> impl Iterator<Item = f64> {

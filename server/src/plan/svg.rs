@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use tokenrouter_scheduler::planner::Evaluated;
 
 use super::Plan;
-use super::report::{tidy, vector};
+use super::report::vector;
+use crate::chart::{COLOURS, Scale, page, text, tidy, upright};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 460.0;
@@ -16,15 +17,10 @@ const BOTTOM: f64 = 60.0;
 /// Curves beyond this many would hide one another.
 const MOST_CURVES: usize = 6;
 const MOST_DOTS: usize = 20;
-const COLOURS: [&str; 6] = ["#1f4e9e", "#c4511b", "#2a7f4f", "#7a3f9d", "#8a6d1a", "#4a4a4a"];
 
 /// The picture as an SVG document.
 pub(super) fn plot(plan: &Plan) -> String {
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-         viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-    );
+    let mut out = page(WIDTH, HEIGHT);
     let steps: Vec<String> =
         plan.grid.steps.iter().map(|&d| tidy(f64::from(d) * plan.grid.quantum_ms).to_string()).collect();
     let title = format!("Delayed batching, N = {}, step times {} ms", plan.requests, steps.join(" / "));
@@ -36,20 +32,6 @@ pub(super) fn plot(plan: &Plan) -> String {
     }
     out.push_str("</svg>\n");
     out
-}
-
-/// Where a value lies on the page.
-struct Scale {
-    low: f64,
-    high: f64,
-    start: f64,
-    end: f64,
-}
-
-impl Scale {
-    fn at(&self, value: f64) -> f64 {
-        self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-    }
 }
 
 fn rate(row: &Evaluated) -> f64 {
@@ -164,39 +146,17 @@ fn vertical(values: impl Iterator<Item = f64>) -> Scale {
 
 fn axes(out: &mut String, y: &Scale, what: &str) {
     let (right, base) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let step = round_step((y.high - y.low) / 6.0);
-    let mut tick = (y.low / step).ceil() * step;
-    while tick <= y.high {
+    for tick in y.ticks(6.0) {
         let at = y.at(tick);
         let _ = writeln!(
             out,
             "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>"
         );
-        text(out, LEFT - 8.0, at + 4.0, "end", "#333", &tidy(tick).to_string());
-        tick += step;
+        text(out, LEFT - 8.0, at + 4.0, "end", "#333", &tick.to_string());
     }
     let _ = writeln!(
         out,
         "<polyline points=\"{LEFT},{TOP} {LEFT},{base} {right},{base}\" fill=\"none\" stroke=\"#333\"/>"
     );
-    let middle = f64::midpoint(TOP, base);
-    let _ = writeln!(
-        out,
-        "<text x=\"20\" y=\"{middle}\" text-anchor=\"middle\" fill=\"#111\" \
-         transform=\"rotate(-90 20 {middle})\">{what}</text>"
-    );
-}
-
-/// The next of 1, 2, 5 times a power of ten.
-fn round_step(rough: f64) -> f64 {
-    let power = 10f64.powf(rough.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0];
-    steps.into_iter().map(|s| s * power).find(|s| *s >= rough).unwrap_or(rough)
-}
-
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, colour: &str, content: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{content}</text>"
-    );
+    upright(out, 20.0, f64::midpoint(TOP, base), what);
 }

@@ -1,0 +1,60 @@
+//! What a router would have compared with its threshold, at every token of the small model's own answers.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenrouter_scheduler::router::{Gauge, Measure, Registry, Router, SignalSet, StepView};
+use tokenrouter_scheduler::{ModelId, ModelSet};
+
+/// The probe's name in its registry.
+pub(super) const NAME: &str = "probe";
+
+/// Stays at the entry model and notes the measure of every row.
+struct Probe {
+    entry: ModelId,
+    gauge: Gauge,
+    scores: Arc<Mutex<Vec<f32>>>,
+}
+
+impl Router for Probe {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn signals(&self) -> SignalSet {
+        match self.gauge.measure {
+            Measure::Score(head) => SignalSet::score(usize::from(head)),
+            Measure::EntropyNorm => SignalSet::ENTROPY,
+        }
+    }
+
+    fn entry(&self) -> ModelId {
+        self.entry
+    }
+
+    fn reach(&self) -> ModelSet {
+        ModelSet::of(self.entry)
+    }
+
+    fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
+        // A panic elsewhere leaves a vector of whole numbers.
+        let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
+        scores.extend(step.rows.iter().map(|row| self.gauge.read(&row.signals)));
+        to.fill(self.entry);
+    }
+}
+
+/// A registry with the probe beside the built-in routers, and where it notes what it sees.
+///
+/// # Errors
+/// When its name is taken.
+pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Arc<Mutex<Vec<f32>>>), String> {
+    let scores = Arc::new(Mutex::new(Vec::new()));
+    let noted = scores.clone();
+    let mut registry = Registry::builtin();
+    registry
+        .register(NAME, move |params| {
+            Ok(Box::new(Probe { entry: params.spec().entry, gauge, scores: noted.clone() }))
+        })
+        .map_err(|e| e.to_string())?;
+    Ok((registry, scores))
+}
