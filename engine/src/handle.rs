@@ -72,6 +72,7 @@ pub enum Command {
 
 /// What the engine says about one request.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for every request that ends")]
 pub enum ClientEvent {
     /// One committed token.
     Token {

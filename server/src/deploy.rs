@@ -163,3 +163,51 @@ pub fn threshold_lines(routes: &[RouteInfo]) -> impl Iterator<Item = String> {
         format!("router {}: threshold {threshold} ({source}), served as \"{}\"", route.router, route.name)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokenrouter_scheduler::router::HeadKind;
+
+    use super::*;
+
+    /// The tiny random model of the router heads' golden files, twice, behind a router.
+    fn start_with(router: &str) -> Result<Deployment, String> {
+        let text = format!(
+            "[[model]]\nname = \"small\"\npath = \"model\"\n[[model]]\nname = \"large\"\npath = \"model\"\n\
+             [budget]\nmemory = \"64MiB\"\n[router]\n{router}\n"
+        );
+        let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/heads");
+        let config = Config::parse(&text, &base)?;
+        start(&config, &Registry::builtin(), Box::new(|| {}))
+    }
+
+    fn refusal(router: &str) -> String {
+        start_with(router).err().expect("a refusal")
+    }
+
+    #[test]
+    fn a_router_file_becomes_the_entry_models_head() {
+        let started = start_with("name = \"r2r\"\nfile = \"r2r-plain\"").unwrap();
+        let models = &started.engine.info.models;
+        assert_eq!((models[0].heads.len(), models[1].heads.len()), (1, 0));
+        assert_eq!(
+            (models[0].heads[0].kind, models[0].heads[0].threshold),
+            (HeadKind::R2r, Some(0.405_959_6))
+        );
+        assert!(start_with("name = \"citer\"\nfile = \"citer\"\nthreshold = 0.98").is_ok());
+    }
+
+    #[test]
+    fn a_router_without_its_file_or_threshold_is_refused() {
+        let error = refusal("name = \"r2r\"");
+        assert!(error.contains("r2r") && error.contains("0 heads"), "{error}");
+        let error = refusal("name = \"citer\"\nfile = \"citer\"");
+        assert!(error.contains("citer") && error.contains("threshold"), "{error}");
+        let error = refusal("name = \"co-llm\"\nfile = \"citer\"\nthreshold = 0.1");
+        assert!(error.contains("co-llm") && error.contains("citer"), "{error}");
+        let error = refusal("name = \"r2r\"\nfile = \"nowhere\"");
+        assert!(error.contains("nowhere") && error.contains("\"small\""), "{error}");
+    }
+}

@@ -13,7 +13,11 @@ use crate::golden;
 use crate::support::{TempDir, Tensors, encode, write_safetensors};
 
 /// A copy of a golden router, changed.
-fn changed(name: &str, description: impl Fn(&mut Value), weights: impl Fn(&mut Tensors)) -> TempDir {
+pub(crate) fn changed(
+    name: &str,
+    description: impl Fn(&mut Value),
+    weights: impl Fn(&mut Tensors),
+) -> TempDir {
     let dir = TempDir::new();
     let from = golden().join(name);
     let mut json: Value = serde_json::from_slice(&std::fs::read(from.join("router.json")).unwrap()).unwrap();

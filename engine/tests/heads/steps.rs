@@ -1,5 +1,6 @@
 //! A whole step: forward, candidate, heads, through the executor's thread; against torch and against itself.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
@@ -9,9 +10,10 @@ use tokenrouter_engine::step::{RowSampling, SampleSpec, Step, StepLimits};
 use tokenrouter_engine::{DType, SamplingParams};
 use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::signals::SignalFlags;
-use tokenrouter_scheduler::{ModelId, PageId, RowResult};
+use tokenrouter_scheduler::{ModelId, PageId, RowFault, RowResult};
 
 use crate::golden;
+use crate::refusals::changed;
 
 const HEADS: [&str; 4] = ["r2r-plain", "citer", "co-llm", "r2r-widths"];
 const ALL: u8 = 0b1111;
@@ -29,6 +31,10 @@ fn ids() -> Vec<u32> {
 }
 
 fn executor(threads: usize) -> CpuExecutor {
+    executor_with(threads, &HEADS.map(|h| golden().join(h)))
+}
+
+fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
     let options = ModelOptions {
         threads,
         max_batch_rows: 16,
@@ -37,8 +43,7 @@ fn executor(threads: usize) -> CpuExecutor {
         real_vocab: 160,
         context_len: 64,
     };
-    let paths = HEADS.map(|h| golden().join(h));
-    let open = Model::open(&golden().join("model")).unwrap().with_heads(&paths).unwrap();
+    let open = Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap();
     let limits = StepLimits { rows: 16, tokens: 640, context_len: 64 };
     CpuExecutor::start(vec![(open.build(options, PAGES).unwrap(), limits)], Arc::new(|| {})).unwrap()
 }
@@ -183,4 +188,31 @@ fn raw_logits_are_read_before_penalties_and_temperature() {
         let same = other.signals.scores[head].to_bits() == plain.signals.scores[head].to_bits();
         assert_eq!(same, head == 1 || head == 2, "head {head}");
     }
+}
+
+#[test]
+fn a_score_that_is_no_number_fails_its_row_by_name() {
+    // Finite weights whose products overflow in both directions.
+    let dir = changed(
+        "co-llm",
+        |_| {},
+        |t| {
+            let row = &mut t.get_mut("defer_row").unwrap().2;
+            for (i, value) in row.chunks_exact_mut(4).enumerate() {
+                value.copy_from_slice(&if i % 2 == 0 { 3e38f32 } else { -3e38 }.to_le_bytes());
+            }
+        },
+    );
+    let mut executor = executor_with(1, &[dir.path().to_path_buf()]);
+    let feeds: Vec<Feed> = (1..=16).map(|n| whole(n - 1, n)).collect();
+    let results = run(&mut executor, 1, &greedy(), &feeds);
+    let faults = results.iter().filter_map(|r| r.fault).collect::<Vec<_>>();
+    assert!(!faults.is_empty(), "{results:?}");
+    for result in &results {
+        let named = matches!(result.fault, Some(RowFault::Other(text)) if text.contains("not a number"));
+        assert_eq!(named, result.signals.scores[0].is_nan());
+        assert!(named || (0.0..=1.0).contains(&result.signals.scores[0]));
+    }
+    let unread = run(&mut executor, 0, &greedy(), &feeds);
+    assert!(unread.iter().all(|r| r.fault.is_none()), "a head that nobody asks fails nobody");
 }

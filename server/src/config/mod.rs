@@ -320,6 +320,11 @@ mod tests {
         let config = Config::parse(&text, Path::new("")).expect("good");
         assert_eq!((config.budget.prefix_cache, config.budget.reserve_pages), (false, 0));
         assert_eq!(config.router.params.keys().collect::<Vec<_>>(), ["threshold"]);
+        assert_eq!(config.router.file, None);
+        let text = GOOD.replace("threshold = 0.03", "file = \"routers/r2r\"");
+        let config = Config::parse(&text, Path::new("/etc/pair")).expect("good");
+        assert_eq!(config.router.file.as_deref(), Some(Path::new("/etc/pair/routers/r2r")));
+        assert!(config.router.params.is_empty(), "the file is no parameter");
     }
 
     #[test]
