@@ -202,7 +202,7 @@ mod tests {
             ("r2r", &[("threshold", ParamValue::Float(1.5))], "from 0 to 1"),
             ("r-stitch", &[("threshold", ParamValue::Float(-0.5))], "from 0 to 1"),
             ("r2r", &[("head", ParamValue::Int(4))], "an index below 4"),
-            ("r2r", &[("max_llm_fraction", ParamValue::Float(2.0))], "from 0 to 1"),
+            ("r-stitch", &[("max_llm_fraction", ParamValue::Float(2.0))], "from 0 to 1"),
             ("single", &[("deployment_fraction", ParamValue::Text("half".into()))], "from 0 to 1"),
         ];
         for (router, params, expected) in cases {
