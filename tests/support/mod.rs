@@ -4,6 +4,7 @@
 
 pub mod asking;
 pub mod engine;
+pub mod heads;
 pub mod http;
 pub mod metrics;
 pub mod process;

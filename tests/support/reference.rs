@@ -19,7 +19,7 @@ use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, SamplingParams, sample};
 use tokenrouter_kernels::signals::{SignalFlags, signals};
 use tokenrouter_scheduler::ModelId;
-use tokenrouter_scheduler::router::{PURPOSE_ROUTE, draw};
+use tokenrouter_scheduler::router::{PURPOSE_QUERY, PURPOSE_ROUTE, draw};
 
 struct Tensor {
     dtype: DType,
@@ -196,6 +196,10 @@ pub enum RefRouter {
     Fixed(f64),
     /// Normalised entropy against this threshold, both directions.
     RStitch(f32),
+    /// Every token, the first too, by a model drawn at these weights, which sum to 1.
+    Mixture([f64; 2]),
+    /// The whole answer by model 1 for this share of the requests.
+    Query(f64),
 }
 
 /// One request of the reference.
@@ -237,6 +241,10 @@ impl Reference {
         let mut caches = self.models.each_ref().map(RefModel::cache);
         let mut owner = match router {
             RefRouter::Single(model) => model,
+            RefRouter::Mixture(weights) => drawn(weights, request, tokens.len() as u32),
+            RefRouter::Query(share) => {
+                usize::from(draw(request.seed, request.choice, 0, PURPOSE_QUERY, ModelId(0)) < share)
+            }
             _ => 0,
         };
         let mut scratch = SampleScratch::new(self.models.iter().map(|m| m.vocab).max().unwrap_or(0));
@@ -265,7 +273,8 @@ impl Reference {
     }
 }
 
-fn draw_token(
+/// One draw from the logits, by the request's parameters.
+pub fn draw_token(
     logits: &mut [f32],
     request: &RefRequest<'_>,
     tokens: &[u32],
@@ -299,6 +308,8 @@ fn decide(
 ) -> (usize, bool) {
     match (router, owner) {
         (RefRouter::Single(model), _) => (model, true),
+        (RefRouter::Query(_), owner) => (owner, true),
+        (RefRouter::Mixture(weights), _) => (drawn(weights, request, position + 1), true),
         (RefRouter::Fixed(share), 0) => {
             let asks = draw(request.seed, request.choice, position, PURPOSE_ROUTE, ModelId(0)) < share;
             (usize::from(asks), !asks)
@@ -312,4 +323,9 @@ fn decide(
         // Control stays as long as the large model is uncertain; its token is kept either way.
         (RefRouter::RStitch(threshold), _) => (usize::from(entropy > threshold), true),
     }
+}
+
+/// Who writes a position of a mixture.
+fn drawn([first, _]: [f64; 2], request: &RefRequest<'_>, position: u32) -> usize {
+    usize::from(draw(request.seed, request.choice, position, PURPOSE_ROUTE, ModelId(0)) >= first)
 }

@@ -129,10 +129,11 @@ impl Sweep {
         let last = info.models.len().saturating_sub(1);
         let mut runs = Vec::new();
         for (index, model) in info.models.iter().enumerate() {
+            let between = format!("{} alone", model.name);
             let router = match index {
                 0 => SMALL,
                 i if i == last => LARGE,
-                _ => &model.name,
+                _ => &between,
             };
             let route = info.routes.iter().position(|r| r.name == model.name && r.router == "single");
             if let Some(route) = route.filter(|_| self.wants(router, &model.name)) {

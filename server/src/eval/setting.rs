@@ -1,13 +1,14 @@
 //! What `eval` and `calibrate` run on: a deployment, prompts, and how many at a time.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use tokenrouter_engine::heads::RouterFile;
 use tokenrouter_scheduler::router::HeadKind;
 use toml::Value;
 
 use super::problems::{self, Problem};
-use crate::config::{Config, RouteSection};
+use crate::config::{Config, RouteSection, RouterSection};
 use crate::demo;
 
 /// Flags of both commands.
@@ -68,6 +69,11 @@ impl SettingArgs {
         for file in self.router_files.iter().chain(&beside) {
             add_router(&mut config, file)?;
         }
+        let RouterSection { name, file, params } = &mut config.router;
+        default_threshold(name, file.as_deref(), params)?;
+        for RouteSection { router, file, params, .. } in &mut config.routes {
+            default_threshold(router, file.as_deref(), params)?;
+        }
         Ok(Setting { config, problems })
     }
 }
@@ -84,11 +90,22 @@ fn add_router(config: &mut Config, file: &PathBuf) -> Result<(), String> {
         section.name = format!("{} ({})", kind.name(), file.display());
     }
     section.file = Some(file.clone());
-    if about.threshold.is_none() {
-        // Every run brings its own.
-        section.params.insert("threshold".into(), Value::String("never".into()));
-    }
     config.routes.push(section);
+    Ok(())
+}
+
+/// A learned router needs no threshold here: every run brings its own.
+fn default_threshold(
+    router: &str,
+    file: Option<&Path>,
+    params: &mut BTreeMap<String, Value>,
+) -> Result<(), String> {
+    let Some(file) = file.filter(|_| HeadKind::ALL.iter().any(|kind| kind.name() == router)) else {
+        return Ok(());
+    };
+    if RouterFile::load(file).map_err(|e| e.to_string())?.threshold.is_none() {
+        params.entry("threshold".into()).or_insert(Value::String("never".into()));
+    }
     Ok(())
 }
 
