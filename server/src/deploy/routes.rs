@@ -21,6 +21,11 @@ pub(super) fn build(config: &Config) -> Result<(Vec<PathBuf>, Vec<RouteConfig>),
     for routed in config.routed() {
         routes.push(route(config, &routed, &mut heads)?);
     }
+    let learned = |router: &str| HeadKind::ALL.iter().any(|kind| kind.name() == router);
+    if let Some(routed) = config.routed().find(|r| heads.is_empty() && learned(r.router)) {
+        let key = routed.key("file");
+        return Err(format!("{key} is missing: router \"{}\" reads a learned head", routed.router));
+    }
     for (index, model) in config.models.iter().enumerate() {
         routes.push(RouteConfig {
             name: model.name.clone(),

@@ -249,3 +249,87 @@ fn add_mixture(config: &mut Config, share: f32) {
 fn mixture_share(served: &str) -> Option<f32> {
     served.strip_prefix(MIXTURE)?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tokenrouter_engine::ModelInfo;
+    use tokenrouter_scheduler::ModelId;
+    use tokenrouter_scheduler::router::{Source, Terms};
+
+    const PAIR: &str = "[[model]]\nname = \"a\"\npath = \"a\"\n[[model]]\nname = \"b\"\npath = \"b\"\n\
+                        [router]\nname = \"r-stitch\"\nthreshold = 0.04\n";
+
+    fn problem(score: Option<f32>) -> Problem {
+        Problem { prompt: "p".into(), answer: None, score }
+    }
+
+    fn setting(scores: &[Option<f32>]) -> Setting {
+        let config = Config::parse(PAIR, Path::new("")).expect("a pair");
+        Setting { config, problems: scores.iter().map(|s| problem(*s)).collect() }
+    }
+
+    fn info(routes: &[(&str, &str, Option<f32>)]) -> EngineInfo {
+        let model = |name: &str| ModelInfo {
+            name: name.into(),
+            vocab: 9,
+            context_len: 9,
+            eos_ids: Vec::new(),
+            heads: Vec::new(),
+        };
+        let route = |(name, router, own): &(&str, &str, Option<f32>)| RouteInfo {
+            name: (*name).into(),
+            router: (*router).into(),
+            entry: ModelId(0),
+            reach: Default::default(),
+            terms: Terms { threshold: own.map(|t| (Threshold::Value(t), Source::Config)), budget: None },
+            gauge: None,
+        };
+        EngineInfo {
+            models: vec![model("a"), model("b")],
+            routes: routes.iter().map(route).collect(),
+            ..EngineInfo::default()
+        }
+    }
+
+    fn shown(sweep: &Sweep, routes: &[(&str, &str, Option<f32>)], scores: &[Option<f32>]) -> Vec<String> {
+        let problems: Vec<Problem> = scores.iter().map(|s| problem(*s)).collect();
+        let runs = sweep.runs(&info(routes), &problems).expect("runs");
+        let point = |r: &Run| {
+            let text = |t: Option<Threshold>| t.map_or("-".to_owned(), |t| t.to_string());
+            format!("{} {} {}", r.router, text(r.shown), text(r.threshold))
+        };
+        runs.iter().map(point).collect()
+    }
+
+    #[test]
+    fn a_grid_has_the_routes_own_threshold_in_its_place() {
+        let alone = [("pair", "r-stitch", Some(0.04)), ("a", "single", None), ("b", "single", None)];
+        let points = shown(&Sweep::default(), &alone, &[None]);
+        assert_eq!(points[..2], ["small - -", "large - -"]);
+        assert_eq!(points.len(), 2 + 8);
+        assert_eq!(points[5..8], ["r-stitch 0.03 0.03", "r-stitch 0.04 0.04", "r-stitch 0.05 0.05"]);
+        let asked = Sweep::parse(&["r-stitch".into()], &["never".into(), "0.5".into()], &[]).expect("flags");
+        assert_eq!(shown(&asked, &alone, &[None]), ["r-stitch never never", "r-stitch 0.5 0.5"]);
+    }
+
+    #[test]
+    fn shares_become_thresholds_weights_or_quantiles() {
+        let sweep = Sweep::parse(&[], &[], &[0.0, 0.5]).expect("flags");
+        let routes = [("query", "query", Some(0.5)), ("me with 0.5", "me", None), ("me with 1", "me", None)];
+        assert_eq!(
+            shown(&sweep, &routes, &[None]),
+            ["query 0 0", "query 0.5 0.5", "me 0.5 -", "me 1 always"]
+        );
+        let scores = [0.125, 0.25, 0.75, 0.875].map(Some);
+        assert_eq!(shown(&sweep, &routes[..1], &scores), ["query 0 never", "query 0.5 0.5"]);
+        let mut setting = setting(&scores);
+        sweep.extend(&mut setting).expect("routes");
+        let routers: Vec<&str> = setting.config.routed().map(|r| r.router).collect();
+        // R-Stitch is configured; ME has a route per weight.
+        assert_eq!(routers, ["r-stitch", "me", "me", "query", "fixed"]);
+        let query = setting.config.routed().find(|r| r.router == "query").expect("added");
+        assert!(query.params.contains_key("threshold"), "every prompt has a score");
+    }
+}

@@ -99,6 +99,9 @@ fn good_values_arrive() {
     assert_eq!(both.max_tokens, Some(5));
     let always = completion(&json!({"prompt": "hi", "token_routing": {"threshold": "always"}})).unwrap();
     assert_eq!((always.threshold, always.routing_return), (Some(Threshold::Always), RoutingReturn::None));
+    let routing = json!({"max_llm_fraction": 0.25, "query_score": 1});
+    let bound = completion(&json!({"prompt": "hi", "token_routing": routing})).unwrap();
+    assert_eq!((bound.max_llm_fraction, bound.query_score, bound.threshold), (Some(0.25), Some(1.0), None));
 }
 
 #[test]
@@ -207,6 +210,9 @@ fn token_routing_is_checked_strictly() {
         (json!({"threshold": "0.5"}), "token_routing.threshold"),
         (json!({"threshold": 1e300}), "token_routing.threshold"),
         (json!({"threshold": [1]}), "token_routing.threshold"),
+        (json!({"max_llm_fraction": 1.5}), "token_routing.max_llm_fraction"),
+        (json!({"max_llm_fraction": "most"}), "token_routing.max_llm_fraction"),
+        (json!({"query_score": -0.1}), "token_routing.query_score"),
     ] {
         both_refused("token_routing", &value, 400, param, &value.to_string());
     }
