@@ -36,6 +36,7 @@ fn start(policy: Policy) -> EngineHandle {
         routes: vec![route],
         policy,
         handoff: Handoff::default(),
+        planner: None,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
         context_len: 0,

@@ -19,9 +19,11 @@ const PROMPTS: usize = 12;
 const CLIENTS: usize = 8;
 
 /// The `[scheduling]` section of every policy, sensible and absurd.
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 11] = [
+    "policy = \"auto\"",
     "policy = \"lookahead\"",
     "policy = \"lookahead\"\nalpha = 3.0",
+    "policy = \"lookahead\"\nhandoff = \"readmit\"",
     "policy = \"eager\"",
     "policy = \"threshold\"\nthreshold = [1, [1, 2, 2, 3, 3, 4, 4, 5]]",
     "policy = \"threshold\"\nthreshold = [4000, 4000]",

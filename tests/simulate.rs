@@ -52,6 +52,13 @@ fn on_a_shared_device_one_model_at_a_time_is_best() {
 }
 
 #[test]
+fn auto_finds_that_out_by_itself() {
+    let runs = runs("scenarios/shared-device.toml", &["--policy", "lookahead", "--policy", "auto"]);
+    let [lookahead, auto] = [0, 1].map(|run| number(&runs[run], "/tokens_per_s"));
+    assert!((auto / 425.8 - 1.0).abs() < 0.02 && auto > 1.1 * lookahead, "{auto} after {lookahead}");
+}
+
+#[test]
 fn conversations_find_what_they_said_in_the_cache() {
     let agent = &runs("scenarios/agent.toml", &[])[0];
     let (prompts, cached) = (number(agent, "/prompt_tokens"), number(agent, "/models/0/cached_tokens"));

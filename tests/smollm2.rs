@@ -54,6 +54,7 @@ fn greedy_ids_are_those_of_transformers() {
         eos_ids: text.eos_ids().to_vec(),
         policy: Policy::default(),
         handoff: Handoff::default(),
+        planner: None,
     };
     let engine = start(&config, &Registry::builtin());
     let cases = golden["cases"].as_array().expect("cases");

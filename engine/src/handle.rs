@@ -1,14 +1,14 @@
 //! The seam between the server and the engine: commands in, reports out, both bounded.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_scheduler::{
-    FinishReason, MAX_MODELS, ModelId, ModelSet, RouteId, SubmitError, Threshold, Usage,
+    FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
 use crate::heads::HeadInfo;
+use crate::status::EngineStatus;
 
 /// The server's name for one choice of one request; unique for the life of the process.
 pub type ClientId = u64;
@@ -160,8 +160,8 @@ pub struct RouteInfo {
     pub reach: ModelSet,
 }
 
-/// What is fixed once the engine has started.
-#[derive(Clone, Debug)]
+/// What is fixed once the engine has started. The default describes an engine without models.
+#[derive(Clone, Debug, Default)]
 pub struct EngineInfo {
     /// The models, in the order of the configuration.
     pub models: Vec<ModelInfo>,
@@ -175,73 +175,12 @@ pub struct EngineInfo {
     pub capacity_tokens: usize,
     /// The memory plan as a printable table.
     pub plan_table: String,
-}
-
-/// Life cycle of the engine as the server sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum EngineState {
-    /// Serving.
-    Ready = 0,
-    /// Finishing what runs, taking nothing new.
-    Draining = 1,
-    /// The rank loop has ended.
-    Stopped = 2,
-}
-
-/// Live gauges of one model. All values are cumulative or current, never deltas.
-#[derive(Debug, Default)]
-pub struct ModelStatus {
-    /// Requests in its queue, ready to be launched.
-    pub ready: AtomicU64,
-    /// Requests in the batch in flight.
-    pub running: AtomicU64,
-    /// Requests that are away at a peer.
-    pub pending: AtomicU64,
-    /// Steps finished since the start.
-    pub steps: AtomicU64,
-    /// Tokens committed by this model since the start.
-    pub committed: AtomicU64,
-    /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
-    pub in_flight_since: AtomicU64,
-}
-
-/// Live gauges of the engine, read by the network thread without asking the rank loop.
-#[derive(Debug, Default)]
-pub struct EngineStatus {
-    state: AtomicU8,
-    /// Requests not yet admitted.
-    pub waiting: AtomicU64,
-    /// Admitted requests: ready, running and pending ones.
-    pub running: AtomicU64,
-    /// Pages of the joint pool that can be taken at once, cached ones included.
-    pub pages_free: AtomicU64,
-    /// Those of them that still hold a prefix which a later prompt may find.
-    pub pages_cached: AtomicU64,
-    /// Requests that lost their pages to an earlier one and waited again, since the start.
-    pub preemptions: AtomicU64,
-    /// All usable pages of the joint pool.
-    pub pages_total: AtomicU64,
-    /// Engine clock in nanoseconds at the last turn of the rank loop.
-    pub now: AtomicU64,
-    /// One entry per model.
-    pub models: [ModelStatus; MAX_MODELS],
-}
-
-impl EngineStatus {
-    /// Where the engine is in its life.
-    pub fn state(&self) -> EngineState {
-        match self.state.load(Ordering::Acquire) {
-            0 => EngineState::Ready,
-            1 => EngineState::Draining,
-            _ => EngineState::Stopped,
-        }
-    }
-
-    /// Set by the rank loop.
-    pub fn set_state(&self, state: EngineState) {
-        self.state.store(state as u8, Ordering::Release);
-    }
+    /// The launch policy of the configuration; with a planner, while there is no plan.
+    pub policy: Policy,
+    /// What a request takes along to another model.
+    pub handoff: Handoff,
+    /// Whether and how launches are planned.
+    pub planner: Option<PlannerConfig>,
 }
 
 /// The command could not be queued.

@@ -16,13 +16,16 @@ pub mod step;
 pub mod weights;
 
 pub mod handle;
+mod planner;
 mod rank;
 mod start;
+pub mod status;
 
 pub use handle::{
-    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, EngineState, EngineStatus,
-    ModelInfo, ModelStatus, RefuseError, Report, RouteInfo, SendError,
+    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
+    RouteInfo, SendError,
 };
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
+pub use status::{EngineState, EngineStatus, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};

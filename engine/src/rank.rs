@@ -15,15 +15,17 @@ use tokenrouter_scheduler::router::SignalSet;
 use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
 
 use crate::executor::Executor;
-use crate::handle::{
-    ClientEvent, ClientId, Command, EngineRequest, EngineState, EngineStatus, RefuseError, Report,
-};
+use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
+use crate::planner::Planner;
+use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
 
 /// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
 const SPIN: Duration = Duration::from_micros(20);
 /// How soon the loop tries again when the report queue is full.
 const REPORT_RETRY: Duration = Duration::from_millis(1);
+/// Least distance of two snapshots of the estimates and the plan: they are for people, and allocate.
+const PLANNER_STATUS_EVERY: Nanos = 250_000_000;
 /// Commands taken in one turn, so that a burst of arrivals does not hold up finished steps.
 const COMMANDS_PER_TURN: usize = 64;
 
@@ -40,6 +42,7 @@ struct Live {
 pub(crate) struct RankLoop {
     pub(crate) core: Core,
     pub(crate) executor: Box<dyn Executor>,
+    pub(crate) planner: Option<Planner>,
     pub(crate) commands: flume::Receiver<Command>,
     pub(crate) reports: flume::Sender<Report>,
     pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
@@ -69,6 +72,9 @@ struct Running {
     requests: HashMap<ClientId, RequestId>,
     live: Vec<Option<Live>>,
     outgoing: Vec<ClientEvent>,
+    /// When the next snapshot of the planner's state is due, if something has happened since the last.
+    snapshot_at: Option<Nanos>,
+    last_snapshot: Nanos,
     draining: bool,
     stopping: bool,
 }
@@ -83,6 +89,8 @@ impl RankLoop {
             requests: HashMap::new(),
             live: Vec::new(),
             outgoing: Vec::new(),
+            snapshot_at: None,
+            last_snapshot: 0,
             draining: false,
             stopping: false,
         };
@@ -116,12 +124,17 @@ impl Running {
     fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         worked |= self.take_completions();
+        worked |= self.take_plan();
         worked |= self.launch();
         worked |= self.collect_effects();
-        self.flush_reports();
         if worked {
+            self.plan();
+            // Before the report goes out: who has read an answer finds it counted.
             self.publish();
+            self.snapshot_at = self.snapshot_at.or(Some(self.last_snapshot + PLANNER_STATUS_EVERY));
         }
+        self.snapshot();
+        self.flush_reports();
         worked
     }
 
@@ -130,7 +143,7 @@ impl Running {
             std::thread::park_timeout(REPORT_RETRY);
             return;
         }
-        match self.parts.core.wake() {
+        match self.parts.core.wake().into_iter().chain(self.snapshot_at).min() {
             Some(at) => std::thread::park_timeout(Duration::from_nanos(at.saturating_sub(self.now()))),
             None => std::thread::park(),
         }
@@ -234,9 +247,7 @@ impl Running {
         while let Some(step) = self.parts.executor.poll() {
             worked = true;
             let now = self.now();
-            let status = &self.parts.status.models[usize::from(step.model.0)];
-            status.in_flight_since.store(0, Relaxed);
-            status.steps.fetch_add(1, Relaxed);
+            self.parts.status.finished(step.model.index(), step.failure.is_some(), now);
             match &step.failure {
                 Some(why) => {
                     tracing::error!(model = step.model.0, "step failed: {why}");
@@ -261,12 +272,43 @@ impl Running {
             if launched.contains(model) {
                 let mut step = self.parts.executor.buffers(model);
                 self.fill(&mut step, model);
-                let since = &self.parts.status.models[usize::from(model.0)].in_flight_since;
-                since.store(now.max(1), Relaxed);
+                if let Some(batch) = self.parts.core.batch(model) {
+                    self.parts.status.launched(model.index(), batch, now);
+                }
                 self.parts.executor.launch(step);
             }
         }
         !launched.is_empty()
+    }
+
+    /// Takes the reply of a round of planning.
+    fn take_plan(&mut self) -> bool {
+        let Some(reply) = self.parts.planner.as_ref().and_then(Planner::reply) else { return false };
+        match reply {
+            Some(reply) => self.parts.core.plan_done(reply),
+            None => self.parts.core.plan_failed(),
+        }
+        true
+    }
+
+    /// Starts a round of planning if one is due. After the launch, since the devices need not wait for it.
+    fn plan(&mut self) {
+        let Some(planner) = &self.parts.planner else { return };
+        if let Some(job) = self.parts.core.plan_due()
+            && !planner.offer(job)
+        {
+            tracing::error!("the planner takes no job; the policy in force stays");
+            self.parts.core.plan_failed();
+        }
+    }
+
+    /// Shows the estimates and the plan, a few times per second and once more after the last event.
+    fn snapshot(&mut self) {
+        let now = self.now();
+        if self.snapshot_at.is_some_and(|at| at <= now) {
+            self.parts.status.set_planner(self.parts.core.planner_status());
+            (self.snapshot_at, self.last_snapshot) = (None, now);
+        }
     }
 
     fn fill(&self, step: &mut Step, model: ModelId) {
@@ -342,19 +384,7 @@ impl Running {
     }
 
     fn publish(&self) {
-        let status = &self.parts.status;
-        let counters = self.parts.core.counters();
-        status.now.store(self.now(), Relaxed);
-        status.waiting.store(counters.waiting as u64, Relaxed);
-        status.running.store(counters.admitted as u64, Relaxed);
-        status.pages_free.store((counters.pages.free + counters.pages.cached) as u64, Relaxed);
-        status.pages_cached.store(counters.pages.cached as u64, Relaxed);
-        status.preemptions.store(counters.preemptions, Relaxed);
-        for (m, model) in status.models.iter().enumerate().take(self.parts.models) {
-            model.ready.store(counters.ready[m] as u64, Relaxed);
-            model.running.store(counters.running[m] as u64, Relaxed);
-            model.pending.store(counters.pending[m] as u64, Relaxed);
-        }
+        self.parts.status.publish(&self.parts.core.counters(), self.parts.models, self.now());
     }
 }
 

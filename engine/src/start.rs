@@ -11,16 +11,19 @@ use tokenrouter_scheduler::router::{
     ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet, Terms,
 };
 use tokenrouter_scheduler::{
-    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, Policy,
+    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, PlanJob, PlannerConfig,
+    Policy,
 };
 
 use crate::budget::{self, BudgetError};
 use crate::error::LoadError;
 use crate::executor::CpuExecutor;
-use crate::handle::{EngineHandle, EngineInfo, EngineStatus, ModelInfo, RouteInfo};
+use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
 use crate::heads::HeadInfo;
 use crate::model::{Model, ModelOptions, OpenModel};
+use crate::planner::Planner;
 use crate::rank::RankLoop;
+use crate::status::EngineStatus;
 use crate::step::StepLimits;
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
@@ -84,10 +87,12 @@ pub struct EngineConfig {
     pub real_vocab: usize,
     /// End-of-sequence ids that the tokenizers declare, beside those of the checkpoints.
     pub eos_ids: Vec<u32>,
-    /// When models launch.
+    /// When models launch; with a planner, while there is no plan.
     pub policy: Policy,
     /// What a request takes along to another model.
     pub handoff: Handoff,
+    /// Plans launches from what the engine measures as it runs.
+    pub planner: Option<PlannerConfig>,
 }
 
 /// Why the engine did not start.
@@ -179,11 +184,19 @@ pub fn start(
     let models = build_models(config, open, options, plan.pages)?;
     let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
     let executor = CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
+    let planner = match config.planner {
+        // One model has nothing to plan.
+        Some(_) if config.models.len() > 1 => {
+            Some(Planner::start(PlanJob::run, Arc::new(unpark.clone())).map_err(EngineError::Thread)?)
+        }
+        _ => None,
+    };
     let (commands, inbox) = flume::bounded(COMMAND_QUEUE);
     let (outbox, reports) = flume::bounded(REPORT_QUEUE);
     let rank = RankLoop {
         core,
         executor: Box::new(executor),
+        planner,
         commands: inbox,
         reports: outbox,
         wake: Arc::from(wake),
@@ -288,6 +301,9 @@ fn engine_info(
         eos_ids,
         capacity_tokens: plan.tokens,
         plan_table: plan.to_string(),
+        policy: config.policy.clone(),
+        handoff: config.handoff,
+        planner: config.planner,
     }
 }
 
@@ -365,7 +381,7 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         policy: config.policy.clone(),
         prefix_cache: config.prefix_cache,
         reserve_pages: config.reserve_pages,
-        planner: None,
+        planner: config.planner,
         handoff: config.handoff,
     }
 }

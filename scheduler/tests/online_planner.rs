@@ -193,3 +193,51 @@ fn a_plan_that_does_not_keep_its_promise_is_given_up() {
     let unplanned = outcome.moments[0].iter().filter(|m| !m.planned && m.policy == Policy::default());
     assert!(unplanned.count() > 1_000);
 }
+
+/// A round that breaks down is not the end of planning.
+#[test]
+fn after_a_round_that_breaks_down_another_one_comes() {
+    use tokenrouter_scheduler::router::Router;
+    use tokenrouter_scheduler::sim::MatrixRouter;
+    use tokenrouter_scheduler::{Core, CoreConfig, Handoff, ModelLimits, NewRequest, RowResult};
+
+    let config = CoreConfig {
+        models: vec![ModelLimits { max_batch_rows: 8, max_step_tokens: 64 }; 2],
+        pages: 4_096,
+        context_len: 8_000,
+        max_waiting: 8,
+        max_running: 8,
+        eos_ids: Vec::new(),
+        guard: u64::MAX / 2,
+        policy: Policy::default(),
+        prefix_cache: false,
+        reserve_pages: 0,
+        planner: Some(PlannerConfig::default()),
+        handoff: Handoff::default(),
+    };
+    let router: Box<dyn Router> =
+        Box::new(MatrixRouter::new(vec![vec![0.5, 0.5], vec![1.0, 0.0]], ModelId(0)));
+    let mut core = Core::new(config, vec![router]).expect("a core");
+    for client in 0..8 {
+        let request = NewRequest { client, prompt: vec![1], max_new_tokens: 7_900, ..NewRequest::default() };
+        core.submit(0, request).expect("room");
+    }
+    let (mut now, mut rounds) = (0, 0);
+    while now < 60_000 && rounds < 2 {
+        core.launch(now);
+        if core.plan_due().is_some() {
+            rounds += 1;
+            core.plan_failed();
+            assert!(core.planner_status().error.is_some());
+        }
+        now += 1;
+        for model in [ModelId(1), ModelId(0)] {
+            let rows = core.batch(model).map_or(0, |batch| batch.rows.len());
+            if rows > 0 {
+                core.complete(now, model, &vec![RowResult::default(); rows]).expect("a batch");
+            }
+        }
+        core.drain_effects().for_each(drop);
+    }
+    assert_eq!(rounds, 2, "no round after the one that broke down");
+}

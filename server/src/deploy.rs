@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tokenrouter_engine::{DType, EngineConfig, EngineHandle, EngineModel, ModelInfo, RouteConfig, RouteInfo};
+use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
-use tokenrouter_scheduler::{Handoff, ModelId};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
 use crate::config::Config;
@@ -130,7 +130,8 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         real_vocab: text.real_vocab(),
         eos_ids: text.eos_ids().to_vec(),
         policy: config.scheduling.policy(config.models.len())?,
-        handoff: Handoff::default(),
+        handoff: config.scheduling.handoff()?,
+        planner: config.scheduling.planner()?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Joins the network part to the API part: bytes of a request to engine requests, engine events to bytes.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,13 +20,17 @@ pub struct ApiFrontend {
     context: Arc<AnswerContext>,
     /// Makes the seeds of requests that bring none; each is different, and none is a client's to guess wrong.
     unseeded: AtomicU64,
+    /// Makes numbers of cache salts: SipHash under a key that is random per process and never leaves it. A salt
+    /// keeps tenants apart, so a client must not be able to look for a text with the number of another's salt; with
+    /// an unkeyed hash it could, offline. By chance two of a million salts meet with a probability of 3e-8.
+    salts: RandomState,
 }
 
 impl ApiFrontend {
     /// A front end for these limits.
     pub fn new(limits: ApiLimits, context: Arc<AnswerContext>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-        ApiFrontend { limits, context, unseeded: AtomicU64::new(now) }
+        ApiFrontend { limits, context, unseeded: AtomicU64::new(now), salts: RandomState::new() }
     }
 
     fn parse(&self, call: ApiCall, body: &[u8]) -> Result<(ApiRequest, Sink), ApiError> {
@@ -52,8 +57,11 @@ impl Frontend for ApiFrontend {
     fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal> {
         let (request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
         let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| Refusal::from(&e))?;
-        let seed = self.seed(&request);
-        let choices = (0..request.choices()).map(|i| engine_request(&request, &prompts, i, seed)).collect();
+        let keys = Keys {
+            seed: self.seed(&request),
+            cache_salt: request.cache_salt.as_ref().map(|salt| self.salts.hash_one(salt)),
+        };
+        let choices = (0..request.choices()).map(|i| engine_request(&request, &prompts, i, keys)).collect();
         let id = format!("{}{unique}", request.kind.id_prefix());
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let stream = request.stream || call == ApiCall::Line;
@@ -63,8 +71,15 @@ impl Frontend for ApiFrontend {
     }
 }
 
+/// What the front end makes of a request beside its text; the same for all its choices.
+#[derive(Clone, Copy)]
+struct Keys {
+    seed: u64,
+    cache_salt: Option<u64>,
+}
+
 /// One engine request per choice; the network part fills in `client`.
-fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, seed: u64) -> EngineRequest {
+fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys: Keys) -> EngineRequest {
     let prompt = &prompts[request.prompt_of(choice)];
     EngineRequest {
         client: 0,
@@ -73,13 +88,14 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, seed:
         route: request.route,
         threshold: request.threshold,
         sampling: request.sampling.clone(),
-        seed,
+        seed: keys.seed,
         choice: request.draw_of(choice),
         ignore_eos: request.ignore_eos,
         stop_ids: request.stop_ids.clone(),
         min_tokens: request.min_tokens,
-        priority: 0,
-        cache_salt: None,
+        // Clients count as vLLM does, lower first; the engine counts the other way round.
+        priority: request.priority.saturating_neg(),
+        cache_salt: keys.cache_salt,
     }
 }
 
@@ -108,5 +124,52 @@ impl AnswerWriter for Writer {
             headers.push(("x-token-routing-fraction", format!("{:.4}", self.0.routed_fraction())));
         }
         headers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fixtures;
+    use crate::text::fixtures as text;
+    use serde_json::{Value, json};
+
+    fn front_end() -> ApiFrontend {
+        let model = Arc::new(text::demo());
+        ApiFrontend::new(fixtures::limits(&model, 64), fixtures::context(&model))
+    }
+
+    fn engine_requests(front_end: &ApiFrontend, name: &str, value: &Value) -> Vec<EngineRequest> {
+        let mut body = json!({"prompt": "hi", "n": 2});
+        body[name] = value.clone();
+        let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), "1");
+        prepared.unwrap_or_else(|refusal| panic!("{}", String::from_utf8_lossy(&refusal.body))).choices
+    }
+
+    #[test]
+    fn a_lower_priority_is_a_higher_one_for_the_engine() {
+        let front_end = front_end();
+        for (asked, engine) in [(0, 0), (-3, 3), (7, -7), (i32::MAX, -i32::MAX), (-i32::MAX, i32::MAX)] {
+            let requests = engine_requests(&front_end, "priority", &json!(asked));
+            assert_eq!(requests.iter().map(|r| r.priority).collect::<Vec<_>>(), [engine; 2], "{asked}");
+        }
+    }
+
+    #[test]
+    fn equal_salts_share_a_number_that_no_other_process_gives_them() {
+        let front_ends = [front_end(), front_end()];
+        let salt_at = |at: usize, salt: &str| {
+            let requests = engine_requests(&front_ends[at], "cache_salt", &json!(salt));
+            assert_eq!(requests[0].cache_salt, requests[1].cache_salt, "the choices of a request share");
+            requests[0].cache_salt
+        };
+        assert_eq!(salt_at(0, "tenant a"), salt_at(0, "tenant a"));
+        let salts = ["tenant a", "tenant b", "tenant", " tenant a", "\u{0}", "a"];
+        let mut numbers: Vec<_> = salts.iter().map(|salt| salt_at(0, salt)).collect();
+        numbers.push(engine_requests(&front_ends[0], "cache_salt", &Value::Null)[0].cache_salt);
+        for (i, one) in numbers.iter().enumerate() {
+            assert!(!numbers[..i].contains(one), "{numbers:?}");
+        }
+        assert_ne!(salt_at(0, "tenant a"), salt_at(1, "tenant a"), "the key is random");
     }
 }

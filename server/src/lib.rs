@@ -17,6 +17,7 @@ pub mod demo;
 pub mod deploy;
 pub mod frontend;
 pub mod generate;
+mod metrics;
 pub mod net;
 pub mod paint;
 pub mod plan;

@@ -10,10 +10,11 @@ mod workload;
 
 use std::path::PathBuf;
 
-use tokenrouter_scheduler::Policy;
 use tokenrouter_scheduler::router::Registry;
 use tokenrouter_scheduler::sim::serving::{Report, serve};
+use tokenrouter_scheduler::{PlannerConfig, Policy};
 
+use crate::config::AUTO;
 use crate::paint::emit;
 use build::Scenario;
 
@@ -30,7 +31,8 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub seed: Option<u64>,
     /// Overrides [scheduling]; may be given several times, for a row each on the same draws. A name, or with its
-    /// number: `eager`, `threshold=5`, `threshold+hold=5`, `threshold+hold=5,3` (B, H), `exclusive=6`, `lookahead=1.1`.
+    /// number: `auto`, `eager`, `threshold=5`, `threshold+hold=5`, `threshold+hold=5,3` (B, H), `exclusive=6`,
+    /// `lookahead=1.1`.
     #[arg(long = "policy", value_name = "NAME[=N]")]
     pub policies: Vec<String>,
 }
@@ -53,8 +55,8 @@ pub fn run(args: &SimulateArgs, registry: &Registry) -> Result<(), String> {
     let mut scenario = Scenario::parse(&text, base, registry).map_err(named)?;
     scenario.spec.seed = args.seed.unwrap_or(scenario.spec.seed);
     let mut outcomes = Vec::new();
-    for (name, policy) in policies(args, &scenario)? {
-        scenario.spec.config.policy = policy;
+    for (name, policy, planner) in policies(args, &scenario)? {
+        (scenario.spec.config.policy, scenario.spec.config.planner) = (policy, planner);
         let routes = scenario.routes(registry).map_err(named)?;
         let report = serve(&scenario.spec, routes).map_err(|e| named(format!("policy {name}: {e}")))?;
         outcomes.push(Outcome { policy: name, report });
@@ -64,12 +66,22 @@ pub fn run(args: &SimulateArgs, registry: &Registry) -> Result<(), String> {
     emit(&shown)
 }
 
-/// The policies to run with their names: those asked for, or the file's.
-fn policies(args: &SimulateArgs, scenario: &Scenario) -> Result<Vec<(String, Policy)>, String> {
+/// A policy with its name, and the planner that goes with it.
+type Named = (String, Policy, Option<PlannerConfig>);
+
+/// The policies to run: those asked for, or the file's.
+fn policies(args: &SimulateArgs, scenario: &Scenario) -> Result<Vec<Named>, String> {
+    let config = &scenario.spec.config;
     if args.policies.is_empty() {
-        return Ok(vec![(scenario.policy_name.clone(), scenario.spec.config.policy.clone())]);
+        return Ok(vec![(scenario.policy_name.clone(), config.policy.clone(), config.planner)]);
     }
-    let parse =
-        |text: &String| Ok((text.clone(), policy::parse(text).map_err(|e| format!("--policy {text}: {e}"))?));
+    let parse = |text: &String| {
+        if text == AUTO {
+            let planner = config.planner.unwrap_or_default();
+            return Ok((text.clone(), Policy::default(), Some(planner)));
+        }
+        let policy = policy::parse(text).map_err(|e| format!("--policy {text}: {e}"))?;
+        Ok((text.clone(), policy, None))
+    };
     args.policies.iter().map(parse).collect()
 }

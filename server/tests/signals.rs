@@ -29,14 +29,7 @@ fn start(delay: Duration) -> (SocketAddr, std::thread::JoinHandle<ExitReport>) {
     let address = server.http_addr().unwrap();
     let (commands, inbox) = flume::bounded(8);
     let (outbox, reports) = flume::bounded(8);
-    let info = EngineInfo {
-        models: Vec::new(),
-        routes: Vec::new(),
-        context_len: 64,
-        eos_ids: Vec::new(),
-        capacity_tokens: 64,
-        plan_table: String::new(),
-    };
+    let info = EngineInfo { context_len: 64, capacity_tokens: 64, ..EngineInfo::default() };
     let engine =
         EngineHandle::new(commands, reports, Box::new(|| {}), info, Arc::new(EngineStatus::default()));
     let app = App { engine, frontend: Arc::new(NoRequests), routes: Vec::new() };

@@ -35,6 +35,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         eos_ids: Vec::new(),
         policy: Policy::default(),
         handoff: Handoff::default(),
+        planner: None,
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod asking;
 pub mod engine;
 pub mod http;
+pub mod metrics;
 pub mod process;
 pub mod reference;
 

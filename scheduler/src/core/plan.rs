@@ -37,6 +37,15 @@ impl Core {
         }
     }
 
+    /// The last [`Core::plan_due`] will not be answered (its round broke down): the policy in force stays, and the next
+    /// round comes after a pause.
+    pub fn plan_failed(&mut self) {
+        let decisions = self.estimates.decisions();
+        if let Some(pilot) = &mut self.pilot {
+            pilot.fail(decisions);
+        }
+    }
+
     /// A step has landed that committed `tokens` tokens.
     pub(super) fn note_landed(&mut self, now: Nanos, tokens: u64, prompt: usize) {
         let Some(pilot) = self.pilot.as_mut() else { return };

@@ -33,6 +33,11 @@ const DRIFT: f64 = 0.15;
 /// ...but less than so many standard errors, or so little of a probability, does not.
 const DRIFT_ERRORS: f64 = 3.0;
 const DRIFT_LEAST: f64 = 0.02;
+/// After a change no other is planned for at once: for so many decisions, twice as many each time while changes come in
+/// quick succession, up to the most.
+const HUSH: u64 = 60;
+const MOST_HUSH: u64 = 2_000;
+const QUICK: u64 = 2_000;
 /// A gain must hold with every share so many standard errors nearer to what was planned for.
 const DOUBT_ERRORS: f64 = 1.5;
 /// N follows the last so many decisions.
@@ -117,6 +122,9 @@ pub(crate) struct Pilot {
     requests: f64,
     judge: Judge,
     last: Option<Landed>,
+    /// The last decision at which a change was planned for, and how long no other is.
+    change_at: Option<u64>,
+    hush: u64,
     paused_until: u64,
     pause: u64,
     measured: Option<f64>,
@@ -142,6 +150,8 @@ impl Pilot {
             requests: 0.0,
             judge: Judge::default(),
             last: None,
+            change_at: None,
+            hush: HUSH,
             paused_until: 0,
             pause: FIRST_PAUSE,
             measured: None,
@@ -166,11 +176,15 @@ impl Pilot {
         let seen = (decisions - self.looked_at) as f64;
         self.looked_at = decisions;
         self.requests += (requests as f64 - self.requests) * (seen / REQUESTS_WINDOW).min(1.0);
-        let changed = estimates.changed().is_some_and(|at| at > self.asked_at);
+        let hushed = self.change_at.is_some_and(|at| decisions < at + self.hush);
+        let changed = !hushed && estimates.changed().is_some_and(|at| at > self.asked_at);
         if changed {
             // What was measured before says nothing about what is.
             self.judge.reset();
             self.doubted = false;
+            let quick = self.change_at.is_some_and(|at| decisions < at + QUICK);
+            self.hush = if quick { (2 * self.hush).min(MOST_HUSH) } else { HUSH };
+            self.change_at = Some(decisions);
         } else if decisions < self.paused_until {
             return false;
         }
@@ -233,6 +247,14 @@ impl Pilot {
         changed
     }
 
+    /// The job that is out will not be answered: the next one comes after a pause.
+    pub(crate) fn fail(&mut self, decisions: u64) {
+        if self.out.take().is_some() {
+            self.error = Some("the round of planning broke down".to_owned());
+            self.pause(decisions);
+        }
+    }
+
     fn take(&mut self, proposal: Proposal, requests: usize) -> bool {
         if self.plan.is_none() {
             self.unplanned = Some(proposal.current_rate);
@@ -285,9 +307,13 @@ impl Pilot {
         self.unplanned = None;
         self.fallbacks += 1;
         self.doubted = false;
+        self.pause(decisions);
+        self.judge.reset();
+    }
+
+    fn pause(&mut self, decisions: u64) {
         self.paused_until = decisions + self.pause;
         self.pause = (2 * self.pause).min(MOST_PAUSE);
-        self.judge.reset();
     }
 
     /// The predicted rate for `requests` requests under the policy in force.

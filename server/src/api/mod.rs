@@ -17,6 +17,7 @@ mod prepare;
 mod render;
 mod request;
 mod routing;
+mod scheduling;
 mod usage;
 mod validate;
 
@@ -28,8 +29,9 @@ pub use line::{LineRequest, parse_line};
 pub use models::{ServedModel, ServedRoute, model_json, models_json};
 pub use prepare::{Prepared, prepare};
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+pub use scheduling::scheduling_json;
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;

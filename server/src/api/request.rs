@@ -163,6 +163,10 @@ pub struct ApiRequest {
     pub routing_return: RoutingReturn,
     /// The client's own name for the request, 1 to 128 printable ASCII characters.
     pub request_id: Option<String>,
+    /// Lower is handled earlier (as in vLLM); 0 when the client gave none.
+    pub priority: i32,
+    /// Only requests with the same salt share cached pages; 1 to 1024 characters.
+    pub cache_salt: Option<String>,
 }
 
 impl ApiRequest {

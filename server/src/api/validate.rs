@@ -19,6 +19,10 @@ const MAX_STOP_BYTES: usize = 1024;
 const MAX_BIASES: usize = 1024;
 /// Logits are divided and multiplied by it: further out they would not stay finite.
 const REPETITION_PENALTY: RangeInclusive<f64> = 0.01..=100.0;
+/// Symmetric, so that the engine's order, which is the other way round, can name every value.
+const PRIORITY: RangeInclusive<i64> = -(i32::MAX as i64)..=i32::MAX as i64;
+/// Longest salt in characters.
+const MAX_SALT: usize = 1024;
 /// No request writes more than this, whatever the context.
 const MAX_TOKENS: i64 = u32::MAX as i64;
 
@@ -70,6 +74,8 @@ pub(crate) fn request(
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
         routing_return,
         request_id: request_id(&fields)?,
+        priority: fields.int("priority", PRIORITY)?.map_or(0, |priority| priority as i32),
+        cache_salt: cache_salt(&fields)?,
     })
 }
 
@@ -260,6 +266,14 @@ fn request_id(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
     printable.then(|| Some(id.to_owned())).ok_or_else(wrong)
 }
 
+fn cache_salt(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(salt) = fields.text("cache_salt")? else { return Ok(None) };
+    if !(1..=MAX_SALT).contains(&salt.chars().count()) {
+        return Err(fields.invalid("cache_salt", &format!("1 to {MAX_SALT} characters")));
+    }
+    Ok(Some(salt.to_owned()))
+}
+
 /// Fields that would change the answer and are not built yet.
 const UNSUPPORTED: [&str; 12] = [
     "allowed_token_ids",
@@ -296,13 +310,6 @@ fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), Api
     }
     if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return missing("suffix");
-    }
-    if fields.int("priority", i64::MIN..=i64::MAX)?.is_some_and(|priority| priority != 0) {
-        return missing("priority");
-    }
-    let salt = fields.text("cache_salt")?.map(|salt| salt.chars().count());
-    if salt.is_some_and(|length| !(1..=1024).contains(&length)) {
-        return Err(fields.invalid("cache_salt", "1 to 1024 characters"));
     }
     response_format(fields)
 }

@@ -4,7 +4,8 @@ use toml::{Table, Value};
 
 const TOP: &[&str] = &["model", "router", "scheduling", "budget", "server"];
 const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
-pub(crate) const SCHEDULING: &[&str] = &["policy", "threshold", "beside", "alpha"];
+pub(crate) const SCHEDULING: &[&str] =
+    &["policy", "threshold", "beside", "alpha", "p99_inter_token_ms", "handoff"];
 const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len", "prefix_cache", "reserve_pages"];
 const SERVER: &[&str] = &[
     "http",

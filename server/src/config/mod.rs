@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 pub use bytes::parse_bytes;
 pub use scheduling::SchedulingSection;
+pub(crate) use scheduling::{AUTO, handoff_name};
 
 /// A deployment, checked. Paths are resolved against the folder of the file.
 #[derive(Clone, Debug, Deserialize)]
@@ -216,6 +217,8 @@ impl Config {
             self.check_model(i, model)?;
         }
         self.scheduling.policy(self.models.len())?;
+        self.scheduling.handoff()?;
+        self.scheduling.planner()?;
         let bytes = self.budget_bytes()?;
         if bytes == 0 {
             return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());
@@ -347,6 +350,7 @@ mod tests {
             ("[router]", "[rooter]", "rooter"),
             ("[budget]", "[server]\nmax_n = 4294967295\n[budget]", "max_n"),
             ("[budget]", "[scheduling]\npolicy = \"eagr\"\n[budget]", "did you mean \"eager\""),
+            ("[budget]", "[scheduling]\nhandoff = \"move\"\n[budget]", "resume or readmit"),
             ("[budget]", "[scheduling]\npolcy = \"eager\"\n[budget]", "did you mean \"policy\""),
         ];
         for (from, to, expected) in cases {

@@ -7,14 +7,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use serde_json::Value;
-use tokenrouter_engine::handle::{
-    ClientEvent, ClientId, Command, EngineHandle, EngineState, EngineStatus, Report, SendError,
-};
+use tokenrouter_engine::handle::{ClientEvent, ClientId, Command, EngineHandle, Report, SendError};
+use tokenrouter_engine::{EngineState, EngineStatus};
 
 use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
 use super::frontend::{ApiCall, Prepared, Refusal};
 use super::http::write::{Headers, Response};
 use super::tokenize::{Done, Job, Workers};
+use crate::metrics::Traffic;
 
 /// Where answers go. Connections that no longer exist swallow what is written to them.
 pub(crate) trait Outlets {
@@ -51,12 +51,15 @@ pub(crate) struct Dispatcher {
     finished: u64,
     cancelled: u64,
     failed: u64,
+    traffic: Traffic,
 }
 
 impl Dispatcher {
     /// An empty table. `nonce` makes ids of this process unlike those of another.
     pub(crate) fn new(engine: EngineHandle, workers: Workers, nonce: u64) -> Self {
+        let entries = engine.info.routes.iter().map(|route| route.entry).collect();
         Self {
+            traffic: Traffic::new(entries),
             engine,
             workers,
             exchanges: HashMap::new(),
@@ -78,6 +81,16 @@ impl Dispatcher {
     /// The engine's gauges.
     pub(crate) fn status(&self) -> &Arc<EngineStatus> {
         &self.engine.status
+    }
+
+    /// What has been counted.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Counts a request that is answered with this instead of being taken up.
+    pub(crate) fn count_refusal(&mut self, refusal: &Refusal) {
+        self.traffic.refuse(refusal.status);
     }
 
     /// Bodies with the tokenizer threads, in bytes.
@@ -169,9 +182,11 @@ impl Dispatcher {
     fn start(&mut self, id: u64, prepared: Prepared, out: &mut dyn Outlets) {
         let first = self.next_client;
         let count = prepared.choices.len();
+        let Some(arrived) = self.exchanges.get(&id).map(|exchange| exchange.arrived) else { return };
         let mut commands = VecDeque::with_capacity(count);
         for (index, mut choice) in prepared.choices.into_iter().enumerate() {
             choice.client = first + index as u64;
+            self.traffic.submitted(choice.client, choice.route, arrived);
             commands.push_back(Command::Submit(Box::new(choice)));
         }
         let Some(front) = commands.pop_front() else {
@@ -187,6 +202,7 @@ impl Dispatcher {
                     exchange::engine_dead()
                 }
             };
+            (first..).take(count).for_each(|client| self.traffic.forget(client));
             self.fail(id, &refusal, out);
             return;
         }
@@ -258,18 +274,24 @@ impl Dispatcher {
     }
 
     fn on_report(&mut self, report: Report, out: &mut dyn Outlets) {
+        let now = Instant::now();
         for event in report.events {
             match event {
                 ClientEvent::Token { client, token, model } => {
+                    self.traffic.token(client, now);
                     self.on_event(client, ChoiceEvent::Token { token, model }, out);
                 }
                 ClientEvent::Finished { client, reason, usage } => {
+                    self.traffic.finished(client, &reason, &usage, now);
                     self.on_event(client, ChoiceEvent::Finished { reason, usage: Box::new(usage) }, out);
                 }
                 ClientEvent::Refused { client, error } => {
+                    self.traffic.forget(client);
                     if let Some((id, choice)) = self.clients.get(&client).copied() {
+                        let refusal = exchange::refused(&error);
+                        self.count_refusal(&refusal);
                         self.set_over(id, choice);
-                        self.fail(id, &exchange::refused(&error), out);
+                        self.fail(id, &refusal, out);
                     }
                 }
             }
@@ -339,6 +361,10 @@ impl Dispatcher {
     fn fail(&mut self, id: u64, refusal: &Refusal, out: &mut dyn Outlets) {
         let Some(exchange) = self.exchanges.get(&id) else { return };
         out.refuse(exchange.conn, id, refusal);
+        // What ends later is counted by the engine's reason.
+        if matches!(exchange.phase, Phase::Preparing(_)) {
+            self.count_refusal(refusal);
+        }
         self.failed += 1;
         self.remove(id, "failed");
     }

@@ -1,21 +1,21 @@
-//! Answers that need no engine: health, readiness, served models. They read atomics only.
+//! Answers that need no engine: health, readiness, served models, metrics. They read atomics only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::handle::{EngineInfo, EngineState, EngineStatus, ModelStatus};
+use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus, ModelInfo, ModelStatus};
 use tokenrouter_scheduler::MAX_MODELS;
 
 use super::http::write::Response;
-use crate::api::{ServedRoute, model_json, models_json};
+use crate::api::{ServedRoute, model_json, models_json, scheduling_json};
+use crate::metrics::{self, Traffic};
 
 /// What is served, and the memory of the stall check.
 pub(crate) struct Info {
     routes: Vec<ServedRoute>,
     /// Start of the process in Unix seconds.
     created: u64,
-    context_len: usize,
-    names: Vec<String>,
+    engine: EngineInfo,
     stall: Duration,
     /// Per model: start of the step in flight, and when it was first seen here.
     seen: [(u64, Instant); MAX_MODELS],
@@ -24,19 +24,34 @@ pub(crate) struct Info {
 impl Info {
     /// `routes` are what `/v1/models` lists.
     pub(crate) fn new(routes: Vec<ServedRoute>, engine: &EngineInfo, created: u64, stall: Duration) -> Self {
-        let names = engine.models.iter().map(|model| model.name.clone()).collect();
         let seen = [(0, Instant::now()); MAX_MODELS];
-        Self { routes, created, context_len: engine.context_len, names, stall, seen }
+        Self { routes, created, engine: engine.clone(), stall, seen }
+    }
+
+    /// The name of the deployment: its first route's.
+    fn name(&self) -> &str {
+        self.routes.first().map_or("", |route| &route.name)
+    }
+
+    /// `/metrics`.
+    pub(crate) fn metrics(&self, status: &EngineStatus, traffic: &Traffic) -> Response {
+        let body = metrics::page(self.name(), &self.engine, status, traffic);
+        Response { content_type: metrics::CONTENT_TYPE, ..Response::json(200, body) }
+    }
+
+    /// `/v1/scheduling`.
+    pub(crate) fn scheduling(&self, status: &EngineStatus) -> Response {
+        Response::json(200, scheduling_json(&self.engine, status))
     }
 
     /// `/v1/models`.
     pub(crate) fn list(&self) -> Response {
-        Response::json(200, models_json(&self.routes, self.created, self.context_len))
+        Response::json(200, models_json(&self.routes, self.created, self.engine.context_len))
     }
 
     /// `/v1/models/{id}`.
     pub(crate) fn model(&self, name: &str) -> Response {
-        match model_json(&self.routes, name, self.created, self.context_len) {
+        match model_json(&self.routes, name, self.created, self.engine.context_len) {
             Ok(body) => Response::json(200, body),
             Err(error) => Response::json(error.status, error.to_json()),
         }
@@ -74,14 +89,15 @@ impl Info {
             EngineState::Ready => "ready",
         };
         let gauge = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let model = |(name, model): (&String, &ModelStatus)| {
+        let model = |(info, model): (&ModelInfo, &ModelStatus)| {
             let counts = serde_json::json!({
                 "ready": gauge(&model.ready), "running": gauge(&model.running),
                 "pending": gauge(&model.pending), "steps": gauge(&model.steps),
             });
-            (name.clone(), counts)
+            (info.name.clone(), counts)
         };
-        let models: serde_json::Map<_, _> = self.names.iter().zip(&status.models).map(model).collect();
+        let models: serde_json::Map<_, _> =
+            self.engine.models.iter().zip(&status.models).map(model).collect();
         let body = serde_json::json!({
             "status": state, "waiting": gauge(&status.waiting), "running": gauge(&status.running),
             "pages_free": gauge(&status.pages_free), "pages_total": gauge(&status.pages_total),

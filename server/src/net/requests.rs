@@ -48,12 +48,17 @@ impl EventLoop {
             Err(response) => response,
             Ok(Endpoint::Health) => self.info.health(self.dispatcher.status(), dead, now),
             Ok(Endpoint::Ready) => self.info.ready(self.dispatcher.status(), dead, self.is_draining()),
+            Ok(Endpoint::Metrics) => self.info.metrics(self.dispatcher.status(), self.dispatcher.traffic()),
+            Ok(Endpoint::Scheduling) => self.info.scheduling(self.dispatcher.status()),
             Ok(Endpoint::Models) => self.info.list(),
             Ok(Endpoint::Model(name)) => self.info.model(&name),
             Ok(Endpoint::Options(allow)) => Response::empty(204).with("Allow", allow),
             Ok(Endpoint::Generate(call)) => match self.submit_http(id, call, request.body) {
                 Ok(()) => return,
-                Err(refusal) => refusal.response(),
+                Err(refusal) => {
+                    self.dispatcher.count_refusal(&refusal);
+                    refusal.response()
+                }
             },
         };
         if let Some(Protocol::Http { conn, .. }) = self.peers.protocol(id) {
@@ -87,7 +92,10 @@ impl EventLoop {
         }
         match self.submit_line(id, &probe.id, line) {
             Ok(()) => {}
-            Err(refusal) => self.answer_line(id, &probe.id, &refusal, now),
+            Err(refusal) => {
+                self.dispatcher.count_refusal(&refusal);
+                self.answer_line(id, &probe.id, &refusal, now);
+            }
         }
     }
 

@@ -11,6 +11,10 @@ pub enum Endpoint {
     Health,
     /// Whether requests are taken.
     Ready,
+    /// Counters and gauges for Prometheus.
+    Metrics,
+    /// How steps are scheduled.
+    Scheduling,
     /// The list of served names.
     Models,
     /// One served name, as it is in the path.
@@ -33,6 +37,8 @@ pub fn find(method: Method, path: &str) -> Result<Endpoint, Response> {
     let (endpoint, allow) = match trimmed {
         "/health" | "/healthz" | "/v1/health" => (Endpoint::Health, READ),
         "/ready" | "/readyz" => (Endpoint::Ready, READ),
+        "/metrics" => (Endpoint::Metrics, READ),
+        "/v1/scheduling" => (Endpoint::Scheduling, READ),
         "/v1/models" => (Endpoint::Models, READ),
         "/v1/completions" => (Endpoint::Generate(ApiCall::Completion), WRITE),
         "/v1/chat/completions" => (Endpoint::Generate(ApiCall::Chat), WRITE),
@@ -63,6 +69,8 @@ mod tests {
         assert_eq!(get("/v1/health"), Ok(Endpoint::Health));
         assert_eq!(find(Method::Head, "/readyz"), Ok(Endpoint::Ready));
         assert_eq!(get("/v1/models/"), Ok(Endpoint::Models));
+        assert_eq!(get("/metrics"), Ok(Endpoint::Metrics));
+        assert_eq!(get("/v1/scheduling/"), Ok(Endpoint::Scheduling));
         assert_eq!(get("/v1/models/Org/Name"), Ok(Endpoint::Model("Org/Name".into())));
         for bad in ["/", "", "/v1", "/healthy"] {
             assert_eq!(get(bad).unwrap_err().status, 404, "{bad}");

@@ -55,6 +55,8 @@ impl Scenario {
             config: CoreConfig {
                 models: file.models.iter().map(limits).collect::<Result<_, _>>()?,
                 policy: file.scheduling.policy(models.len())?,
+                planner: file.scheduling.planner()?,
+                handoff: file.scheduling.handoff()?,
                 guard: GUARD,
                 eos_ids: Vec::new(),
                 ..budget(&file.budget)?

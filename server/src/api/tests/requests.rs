@@ -62,7 +62,7 @@ fn good_values_arrive() {
         "return_token_ids": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true, "other": 1},
         "token_routing": {"return": "tokens", "threshold": 0.03}, "request_id": "abc-1", "add_special_tokens": false,
         "user": "me", "metadata": {"a": [1]}, "unheard_of": {"x": 1}, "best_of": 1, "suffix": "", "echo": false,
-        "logprobs": null, "cache_salt": "s", "priority": 0, "response_format": {"type": "text"}});
+        "logprobs": null, "cache_salt": "s", "priority": -7, "response_format": {"type": "text"}});
     let request = completion(&body).unwrap();
     let sampling = &request.sampling;
     assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p), (0.0, 0.0, 455, 0.25));
@@ -83,6 +83,15 @@ fn good_values_arrive() {
         (request.threshold, request.request_id.as_deref()),
         (Some(Threshold::Value(0.03)), Some("abc-1"))
     );
+    assert_eq!((request.priority, request.cache_salt.as_deref()), (-7, Some("s")));
+    let longest = "é".repeat(1024);
+    for request in with("cache_salt", &json!(longest)) {
+        assert_eq!(request.unwrap().cache_salt.as_deref(), Some(longest.as_str()));
+    }
+    for request in with("priority", &json!(i32::MAX)) {
+        let request = request.unwrap();
+        assert_eq!((request.priority, request.cache_salt), (i32::MAX, None));
+    }
     for (given, top_k) in [(0, 0), (-1, 0), (5, 5)] {
         assert_eq!(with("top_k", &json!(given)).map(|request| request.unwrap().sampling.top_k), [top_k; 2]);
     }
@@ -167,7 +176,8 @@ fn bad_values_are_400_and_name_the_field() {
         "use_beam_search": [true],
         "top_logprobs": [1, 21, -1],
         "request_id": ["", "a b", "a\n", "é", vec!["x"], "x".repeat(129)],
-        "cache_salt": ["", 1],
+        "cache_salt": ["", 1, "x".repeat(1025)],
+        "priority": ["1", 0.5, true, i64::from(i32::MAX) + 1, i32::MIN],
     });
     for (field, values) in cases.as_object().unwrap() {
         for value in values.as_array().unwrap() {
@@ -216,7 +226,6 @@ fn what_is_missing_is_422_and_never_ignored() {
         "truncate_prompt_tokens": [-1, 5],
         "allowed_token_ids": [[1]],
         "bad_words": [["x"]],
-        "priority": [1],
         "documents": [[{}]],
         "chat_template": ["{{ 1 }}"],
     });

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokenrouter_engine::handle::{
-    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, EngineState, EngineStatus,
-    ModelInfo, RefuseError, Report,
+    ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
 };
+use tokenrouter_engine::{EngineState, EngineStatus};
 use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, RowFault, SubmitError, Usage};
 
 /// The test's view of the engine.
@@ -47,11 +47,10 @@ impl FakeEngine {
         };
         let info = EngineInfo {
             models: vec![model],
-            routes: Vec::new(),
             context_len: 512,
             eos_ids: vec![0],
             capacity_tokens: 4096,
-            plan_table: String::new(),
+            ..EngineInfo::default()
         };
         let handle = EngineHandle::new(commands, reports, Box::new(|| {}), info, status.clone());
         (Self { log, status }, handle)

@@ -3,6 +3,7 @@
 mod engine;
 mod frontend;
 mod lines;
+mod metrics;
 mod misuse;
 mod requests;
 mod shutdown;

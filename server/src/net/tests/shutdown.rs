@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::{Harness, get, post};
-use tokenrouter_engine::handle::EngineState;
+use tokenrouter_engine::EngineState;
 
 const SLOW: &str = "{\"prompt\":\"slow\",\"max_tokens\":150,\"stream\":true}";
 

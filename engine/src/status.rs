@@ -1,0 +1,180 @@
+//! The engine's live gauges and counters: written by the rank loop, read by anybody without asking it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus};
+
+/// Life cycle of the engine as the server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EngineState {
+    /// Serving.
+    Ready = 0,
+    /// Finishing what runs, taking nothing new.
+    Draining = 1,
+    /// The rank loop has ended.
+    Stopped = 2,
+}
+
+/// Steps are sorted by their fed tokens: bucket `i` holds those of at most `2^i`, the last one all larger ones.
+pub const FED_BUCKETS: usize = 16;
+
+/// Live gauges of one model. All values are cumulative or current, never deltas.
+#[derive(Debug, Default)]
+pub struct ModelStatus {
+    /// Requests in its queue, ready to be launched.
+    pub ready: AtomicU64,
+    /// Requests in the batch in flight.
+    pub running: AtomicU64,
+    /// Requests that are away at a peer.
+    pub pending: AtomicU64,
+    /// Steps launched since the start.
+    pub launches: AtomicU64,
+    /// Steps finished since the start, failed ones included.
+    pub steps: AtomicU64,
+    /// Steps that failed as a whole.
+    pub failures: AtomicU64,
+    /// Rows of the steps launched.
+    pub rows: AtomicU64,
+    /// Tokens fed by the steps launched.
+    pub fed: AtomicU64,
+    /// Steps launched, by fed tokens; see [`FED_BUCKETS`]. Each step is in one bucket.
+    pub by_fed: [AtomicU64; FED_BUCKETS],
+    /// Time from launch to completion, summed over the steps finished, in nanoseconds.
+    pub busy: AtomicU64,
+    /// Requests handed to each other model.
+    pub handoffs: [AtomicU64; MAX_MODELS],
+    /// Tokens committed by this model since the start.
+    pub committed: AtomicU64,
+    /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
+    pub in_flight_since: AtomicU64,
+}
+
+/// Live gauges of the engine, read by the network thread without asking the rank loop.
+#[derive(Debug, Default)]
+pub struct EngineStatus {
+    state: AtomicU8,
+    /// Requests not yet admitted.
+    pub waiting: AtomicU64,
+    /// Admitted requests: ready, running and pending ones.
+    pub running: AtomicU64,
+    /// Pages of the joint pool that can be taken at once, cached ones included.
+    pub pages_free: AtomicU64,
+    /// Those of them that still hold a prefix which a later prompt may find.
+    pub pages_cached: AtomicU64,
+    /// Launches that happened only because the guard time had passed, since the start.
+    pub guard_launches: AtomicU64,
+    /// Requests that lost their pages to an earlier one and waited again, since the start.
+    pub preemptions: AtomicU64,
+    /// All usable pages of the joint pool.
+    pub pages_total: AtomicU64,
+    /// Engine clock in nanoseconds at the last turn of the rank loop.
+    pub now: AtomicU64,
+    /// One entry per model.
+    pub models: [ModelStatus; MAX_MODELS],
+    /// Replaced as a whole; whoever looks holds the lock for as long as it takes to copy a pointer.
+    planner: Mutex<Arc<PlannerStatus>>,
+}
+
+impl EngineStatus {
+    /// Where the engine is in its life.
+    pub fn state(&self) -> EngineState {
+        match self.state.load(Ordering::Acquire) {
+            0 => EngineState::Ready,
+            1 => EngineState::Draining,
+            _ => EngineState::Stopped,
+        }
+    }
+
+    /// Set by the rank loop.
+    pub fn set_state(&self, state: EngineState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+    /// The scheduler's running estimates and its plan, a fraction of a second old.
+    pub fn planner(&self) -> Arc<PlannerStatus> {
+        self.planner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Set by the rank loop.
+    pub fn set_planner(&self, planner: PlannerStatus) {
+        let planner = Arc::new(planner);
+        let old =
+            std::mem::replace(&mut *self.planner.lock().unwrap_or_else(PoisonError::into_inner), planner);
+        // Outside the lock, in case it is the last one.
+        drop(old);
+    }
+
+    /// A batch of `model` was launched at `now`.
+    pub(crate) fn launched(&self, model: usize, batch: &Batch, now: Nanos) {
+        let status = &self.models[model];
+        status.rows.fetch_add(batch.rows.len() as u64, Relaxed);
+        status.fed.fetch_add(batch.fed_tokens as u64, Relaxed);
+        status.by_fed[fed_bucket(batch.fed_tokens)].fetch_add(1, Relaxed);
+        // 0 means idle.
+        status.in_flight_since.store(now.max(1), Relaxed);
+    }
+
+    /// The batch of `model` has come back.
+    pub(crate) fn finished(&self, model: usize, failed: bool, now: Nanos) {
+        let status = &self.models[model];
+        let since = status.in_flight_since.swap(0, Relaxed);
+        status.busy.fetch_add(now.saturating_sub(since), Relaxed);
+        status.steps.fetch_add(1, Relaxed);
+        status.failures.fetch_add(u64::from(failed), Relaxed);
+    }
+
+    /// The state after a turn of the rank loop.
+    pub(crate) fn publish(&self, counters: &Counters, models: usize, now: Nanos) {
+        self.now.store(now, Relaxed);
+        self.waiting.store(counters.waiting as u64, Relaxed);
+        self.running.store(counters.admitted as u64, Relaxed);
+        self.pages_free.store((counters.pages.free + counters.pages.cached) as u64, Relaxed);
+        self.pages_cached.store(counters.pages.cached as u64, Relaxed);
+        self.guard_launches.store(counters.guard_launches, Relaxed);
+        self.preemptions.store(counters.preemptions, Relaxed);
+        for (m, model) in self.models.iter().enumerate().take(models) {
+            model.ready.store(counters.ready[m] as u64, Relaxed);
+            model.running.store(counters.running[m] as u64, Relaxed);
+            model.pending.store(counters.pending[m] as u64, Relaxed);
+            model.launches.store(counters.launches[m], Relaxed);
+            for (to, count) in model.handoffs.iter().zip(counters.handoffs[m]).take(models) {
+                to.store(count, Relaxed);
+            }
+        }
+    }
+}
+
+fn fed_bucket(fed: usize) -> usize {
+    (fed.max(1).next_power_of_two().ilog2() as usize).min(FED_BUCKETS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_size_has_one_bucket() {
+        let cases =
+            [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (16_384, 14), (16_385, 15), (1 << 40, 15)];
+        for (fed, bucket) in cases {
+            assert_eq!(fed_bucket(fed), bucket, "{fed}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_counted_from_its_launch_to_its_end() {
+        let status = EngineStatus::default();
+        let batch = Batch { fed_tokens: 5, ..Batch::default() };
+        status.launched(1, &batch, 0);
+        let model = &status.models[1];
+        assert!(model.in_flight_since.load(Relaxed) > 0, "a step launched at time 0 is in flight");
+        status.finished(1, false, 101);
+        status.launched(1, &batch, 200);
+        status.finished(1, true, 250);
+        let counts = [&model.fed, &model.by_fed[3], &model.busy, &model.steps, &model.failures];
+        assert_eq!(counts.map(|count| count.load(Relaxed)), [10, 2, 150, 2, 1]);
+        assert_eq!(model.in_flight_since.load(Relaxed), 0);
+    }
+}
