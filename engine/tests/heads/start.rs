@@ -54,6 +54,7 @@ fn config(heads: &[&str]) -> EngineConfig {
         real_vocab: 160,
         eos_ids: Vec::new(),
         policy: Policy::Eager,
+        planner: None,
         handoff: Handoff::default(),
     }
 }

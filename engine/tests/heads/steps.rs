@@ -106,8 +106,8 @@ fn scores_of_a_whole_step_are_those_of_torch() {
         for (result, n) in run(&mut executor, ALL, &greedy(), &feeds).iter().zip(batch) {
             assert_eq!(result.fault, None);
             assert_eq!(result.token, candidates[n - 1].to_bits(), "candidate after {n} tokens");
-            for head in 0..4 {
-                let difference = (result.signals.scores[head] - truth[head][n - 1]).abs();
+            for (head, truth) in truth.iter().enumerate() {
+                let difference = (result.signals.scores[head] - truth[n - 1]).abs();
                 worst[head] = worst[head].max(difference);
             }
         }
@@ -143,11 +143,8 @@ fn a_cut_row_has_no_score_and_shifts_nobody() {
     let truth = HEADS.map(|h| array(&format!("score.{h}")));
     assert_eq!(results[1].signals.scores, [0.0; 4]);
     for (row, n) in [(0, 5), (2, 7)] {
-        for head in 0..4 {
-            assert!(
-                (results[row].signals.scores[head] - truth[head][n - 1]).abs() < 1e-5,
-                "row {row} {head}"
-            );
+        for (head, truth) in truth.iter().enumerate() {
+            assert!((results[row].signals.scores[head] - truth[n - 1]).abs() < 1e-5, "row {row} {head}");
         }
     }
 }
@@ -158,9 +155,9 @@ fn only_wanted_heads_are_computed() {
     let all = run(&mut executor, ALL, &greedy(), &[whole(0, 12)])[0].signals.scores;
     for wanted in [0b0000, 0b0001, 0b0110, 0b1000] {
         let scores = run(&mut executor, wanted, &greedy(), &[whole(0, 12)])[0].signals.scores;
-        for head in 0..4 {
-            let expected = if wanted >> head & 1 == 1 { all[head] } else { 0.0 };
-            assert_eq!(scores[head].to_bits(), expected.to_bits(), "wanted {wanted:04b} head {head}");
+        for (head, (score, asked)) in scores.iter().zip(&all).enumerate() {
+            let expected = if wanted >> head & 1 == 1 { *asked } else { 0.0 };
+            assert_eq!(score.to_bits(), expected.to_bits(), "wanted {wanted:04b} head {head}");
         }
     }
 }
