@@ -241,3 +241,23 @@ fn after_a_round_that_breaks_down_another_one_comes() {
     }
     assert_eq!(rounds, 2, "no round after the one that broke down");
 }
+
+/// Steps that take half as long or half as long again, by chance: the plan is not restless, and never worse than none.
+#[test]
+fn noisy_steps_do_no_harm() {
+    for (p, slowdown) in [(0.276, 1.5), (0.1, 1.0)] {
+        for seed in 0..2 {
+            let phase = phase(p, 27.9, slowdown, 8, 21_000);
+            let phases = std::slice::from_ref(&phase);
+            let unplanned = ChangingLoop { planner: None, ..changing(phases, 0.5, seed) };
+            let [with, without] = [changing(phases, 0.5, seed), unplanned].map(|run| {
+                let moments = run.run().expect("a run").moments.remove(0);
+                let (early, late) = (at(&moments, 1_000).clone(), moments.last().expect("moments"));
+                (rate(&phase, &early, late), late.changes - early.changes)
+            });
+            println!("p={p} s={slowdown} seed {seed}: {with:?} with the planner, {without:?} without");
+            assert!(with.0 >= 0.98 * without.0, "p={p}: {} of {}", with.0, without.0);
+            assert!(with.1 <= 8, "p={p}: {} changes", with.1);
+        }
+    }
+}
