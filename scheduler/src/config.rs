@@ -71,6 +71,11 @@ pub struct NewRequest {
     pub route: RouteId,
     /// Overrides the route's own threshold.
     pub threshold: Option<Threshold>,
+    /// The most of the answer that models beside the route's entry may write (0 to 1), see
+    /// [`Budget`](crate::router::Budget); the route's own limit holds beside it.
+    pub max_llm_fraction: Option<f32>,
+    /// A score of the whole query, for routes that choose by it (`query`).
+    pub query_score: Option<f32>,
     /// Seed of every draw made for this request.
     pub seed: u64,
     /// Which of several answers to one prompt this is; keys the draws together with `seed`.
@@ -181,6 +186,26 @@ pub enum SubmitError {
     },
     /// The threshold is not a number.
     ThresholdNotANumber,
+    /// The route's router does not take this threshold.
+    ThresholdRefused {
+        /// The threshold.
+        threshold: Threshold,
+    },
+    /// `max_llm_fraction` is not from 0 to 1.
+    FractionOutOfRange {
+        /// The fraction.
+        fraction: f32,
+    },
+    /// The route chooses by a score of the whole query, and the request has none.
+    NoQueryScore {
+        /// The route.
+        route: RouteId,
+    },
+    /// The router starts the request at a model outside its own reach.
+    EntryOutOfReach {
+        /// That model.
+        entry: ModelId,
+    },
 }
 
 impl fmt::Display for SubmitError {
@@ -203,6 +228,19 @@ impl fmt::Display for SubmitError {
                 write!(f, "min_tokens {min_tokens} is above max_new_tokens {max_new_tokens}")
             }
             Self::ThresholdNotANumber => f.write_str("the threshold is not a number"),
+            Self::ThresholdRefused { threshold } => write!(
+                f,
+                "the threshold {threshold} means nothing to this route; `always` and `never` do, and numbers from 0 to 1 where it compares with one"
+            ),
+            Self::FractionOutOfRange { fraction } => {
+                write!(f, "max_llm_fraction is {fraction}, but must be from 0 to 1")
+            }
+            Self::NoQueryScore { route } => {
+                write!(f, "route {} chooses by a query_score, which the request lacks", route.0)
+            }
+            Self::EntryOutOfReach { entry } => {
+                write!(f, "the router starts the request at {entry}, which is outside its reach")
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod plan;
 #[cfg(test)]
 pub(crate) mod planted;
 pub(crate) mod standing;
+mod terms;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::{Estimates, Overlap};
@@ -20,9 +21,10 @@ use crate::pilot::Pilot;
 use crate::policy::{ModelView, PolicyInputs, decide};
 use crate::queue::Queue;
 use crate::request::{Request, State, Table};
-use crate::router::{Router, SignalSet};
+use crate::router::{Budgeted, Router, SignalSet, Terms};
 use crate::subserver::Subserver;
 use complete::Scratch;
+use terms::Learner;
 
 /// Counts of everything, kept in constant time per event. Arrays are per model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,7 @@ struct Route {
     router: Box<dyn Router>,
     entry: ModelId,
     reach: ModelSet,
+    learner: Learner,
 }
 
 /// The scheduler of one process. See the crate's documentation for the order of calls.
@@ -158,7 +161,7 @@ impl Core {
 
     /// Accepts a request, or says why not. It waits until a [`Core::launch`] admits it.
     pub fn submit(&mut self, now: Nanos, new: NewRequest) -> Result<RequestId, SubmitError> {
-        self.check(&new)?;
+        let (terms, entry) = self.check(&new)?;
         if self.waiting.len() >= self.config.max_waiting {
             // Many may arrive in one turn: the ones that fit need not wait for its end.
             self.admit();
@@ -167,13 +170,15 @@ impl Core {
         if self.waiting.len() >= self.config.max_waiting {
             return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
         }
-        let account = self.ledger.open(new.prompt.len() as u32);
-        let id = self.table.insert(Request::new(new, account, self.ledger.opened));
+        self.spend(&new, terms);
+        let account = self.ledger.open(new.prompt.len() as u32, terms);
+        let id = self.table.insert(Request::new(new, entry, account, self.ledger.opened));
         self.enqueue(id.slot());
         Ok(id)
     }
 
-    fn check(&self, new: &NewRequest) -> Result<(), SubmitError> {
+    /// The terms of a request and where it starts, unless it is refused.
+    fn check(&self, new: &NewRequest) -> Result<(Terms, ModelId), SubmitError> {
         let &NewRequest { max_new_tokens, min_tokens, route, .. } = new;
         if new.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
@@ -187,9 +192,7 @@ impl Core {
         if min_tokens > max_new_tokens {
             return Err(SubmitError::MinTokens { min_tokens, max_new_tokens });
         }
-        if new.threshold.is_some_and(|t| !t.is_number()) {
-            return Err(SubmitError::ThresholdNotANumber);
-        }
+        let terms = route_of(&self.routes, route).settle_terms(new)?;
         let tokens = new.prompt.len().saturating_add(max_new_tokens as usize);
         let context_len = self.config.context_len;
         if tokens > context_len {
@@ -202,7 +205,7 @@ impl Core {
         if pages_for(tokens) > self.pages.total() {
             return Err(SubmitError::CapacityExceeded { tokens, capacity: self.pages.total() * PAGE_TOKENS });
         }
-        Ok(())
+        Ok(terms)
     }
 
     /// Ends a request, in whatever state it is; its work in flight is ignored when it lands. False (and no effect)
@@ -283,6 +286,9 @@ impl Core {
         let request = self.table.at_mut(slot);
         request.enter(State::Finished);
         let usage = self.ledger.close(&mut request.account, &reason);
+        let (route, max_new_tokens) = (request.route, request.max_new_tokens);
+        self.settle_purse(route, max_new_tokens, &usage);
+        let request = self.table.at(slot);
         self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
         #[cfg(test)]
         self.plant_second_terminal();
@@ -356,7 +362,7 @@ impl Core {
     /// The signals that steps of a model must compute: what the routers that reach it read.
     pub fn signals(&self, model: ModelId) -> SignalSet {
         let routes = self.routes.iter().filter(|r| r.reach.contains(model));
-        routes.fold(SignalSet::NONE, |set, r| set.union(r.router.signals()))
+        routes.fold(SignalSet::NONE, |set, r| set.union(r.router.signals_at(model)))
     }
 
     /// The counters.
@@ -388,6 +394,8 @@ impl Core {
 }
 
 fn check_route(router: Box<dyn Router>, models: usize) -> Result<Route, ConfigError> {
+    // Every request may bring a budget, so somebody must keep it.
+    let router = if router.keeps_budgets() { router } else { Box::new(Budgeted::new(router, None)) };
     let (entry, reach) = (router.entry(), router.reach());
     let unknown = reach.without(ModelSet::first(models));
     if !unknown.is_empty() {
@@ -396,7 +404,8 @@ fn check_route(router: Box<dyn Router>, models: usize) -> Result<Route, ConfigEr
     if !reach.contains(entry) {
         return Err(ConfigError::Entry { router: router.name().to_owned(), entry });
     }
-    Ok(Route { router, entry, reach })
+    let learner = Learner::of(&*router);
+    Ok(Route { router, entry, reach, learner })
 }
 
 /// The route of a request, by index.

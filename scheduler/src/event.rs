@@ -1,10 +1,14 @@
 //! What goes into the core and comes out of it: batches and their results, effects, usage.
 
 use crate::ids::{MAX_MODELS, ModelId, Nanos, RequestId};
+use crate::router::Terms;
 use std::fmt;
 
 /// How many of the largest logits a step reports.
 pub const TOP: usize = 8;
+
+/// Most learned router heads of one model.
+pub const MAX_HEADS: usize = 4;
 
 /// What a step tells routers about one row, computed from the raw logits (before penalties and temperature).
 ///
@@ -19,8 +23,8 @@ pub struct Signals {
     pub entropy_norm: f32,
     /// Probability of the best token minus that of the second.
     pub margin: f32,
-    /// The learned router head's score.
-    pub score: f32,
+    /// The score of each learned router head of the model, in `[0, 1]` as its algorithm defines it.
+    pub scores: [f32; MAX_HEADS],
     /// Ids of the largest logits, descending; `top_len` are valid.
     pub top_ids: [u32; TOP],
     /// The largest logits, descending; `top_len` are valid.
@@ -187,8 +191,10 @@ impl fmt::Display for FailKind {
 }
 
 /// The account of one request. Arrays are per model; discarded work is counted where it was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
+    /// What it was routed by: with its seed, it replays exactly.
+    pub terms: Terms,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Committed tokens, end-of-sequence included; after a stop, those up to the stop.

@@ -5,6 +5,7 @@
 
 use crate::event::{FinishReason, Usage};
 use crate::ids::ModelId;
+use crate::router::Terms;
 
 /// How many requests ended, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,9 +39,9 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn open(&mut self, prompt_tokens: u32) -> Account {
+    pub(crate) fn open(&mut self, prompt_tokens: u32, terms: Terms) -> Account {
         self.opened += 1;
-        Account { open: true, usage: Usage { prompt_tokens, ..Usage::default() } }
+        Account { open: true, usage: Usage { prompt_tokens, terms, ..Usage::default() } }
     }
 
     /// Closes an account and returns what the terminal reports.
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn an_account_counts_per_model_and_recounts() {
         let mut ledger = Ledger::default();
-        let mut account = ledger.open(5);
+        let mut account = ledger.open(5, Terms::default());
         account.step(ModelId(0), 4, false, 0);
         account.step(ModelId(0), 1, true, 2);
         account.discard(ModelId(0));
@@ -159,7 +160,7 @@ mod tests {
     #[should_panic(expected = "exactly one terminal")]
     fn a_second_terminal_panics() {
         let mut ledger = Ledger::default();
-        let mut account = ledger.open(1);
+        let mut account = ledger.open(1, Terms::default());
         ledger.close(&mut account, &FinishReason::Stop);
         ledger.close(&mut account, &FinishReason::Length);
     }
@@ -168,7 +169,7 @@ mod tests {
     #[should_panic(expected = "closed")]
     fn a_commit_after_the_terminal_panics() {
         let mut ledger = Ledger::default();
-        let mut account = ledger.open(1);
+        let mut account = ledger.open(1, Terms::default());
         ledger.close(&mut account, &FinishReason::Cancelled);
         account.commit(ModelId(0));
     }

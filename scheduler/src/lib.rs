@@ -58,6 +58,7 @@ mod estimate;
 mod event;
 mod ids;
 mod ledger;
+mod online;
 mod pages;
 mod pilot;
 mod policy;
@@ -72,12 +73,13 @@ pub use crate::config::{
 };
 pub use crate::core::{Core, Counters};
 pub use crate::event::{
-    Batch, Effect, FailKind, FinishReason, Row, RowFault, RowResult, Signals, TOP, Usage,
+    Batch, Effect, FailKind, FinishReason, MAX_HEADS, Row, RowFault, RowResult, Signals, TOP, Usage,
 };
 pub use crate::ids::{
     MAX_MODELS, ModelId, ModelIter, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId,
 };
 pub use crate::ledger::Terminals;
+pub use crate::online::{Calibrator, Purse};
 pub use crate::pages::PageCounts;
 pub use crate::pilot::{ModelStatus, PlannerConfig, PlannerStatus};
 pub use crate::planner::{PlanJob, PlanReply};

@@ -5,7 +5,7 @@ use crate::ids::{MAX_MODELS, ModelId, ModelSet, PAGE_TOKENS, PageId, RequestId, 
 use crate::ledger::Account;
 use crate::pages::pages_for;
 use crate::queue::Links;
-use crate::router::{Threshold, Visit};
+use crate::router::{Budget, Threshold, Visit};
 
 /// A request is preempted at most this often.
 pub(crate) const MAX_PREEMPTIONS: u32 = 2;
@@ -83,7 +83,10 @@ pub(crate) struct Request {
     pub(crate) priority: i32,
     pub(crate) cache_salt: Option<u64>,
     pub(crate) client: u64,
+    /// Where it starts.
+    pub(crate) entry: ModelId,
     pub(crate) threshold: Option<Threshold>,
+    pub(crate) budget: Option<Budget>,
     pub(crate) seed: u64,
     pub(crate) choice: u32,
     pub(crate) max_new_tokens: u32,
@@ -93,8 +96,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A waiting request; reserves its arrays for its whole lifetime.
-    pub(crate) fn new(new: NewRequest, account: Account, arrival: u64) -> Self {
+    /// A waiting request that will start at `entry`, on the terms of its account; reserves its arrays for its whole
+    /// lifetime.
+    pub(crate) fn new(new: NewRequest, entry: ModelId, account: Account, arrival: u64) -> Self {
+        let terms = account.usage().terms;
         let mut tokens = new.prompt;
         let prompt_len = tokens.len() as u32;
         tokens.reserve_exact(new.max_new_tokens as usize);
@@ -121,7 +126,9 @@ impl Request {
             priority: new.priority,
             cache_salt: new.cache_salt,
             client: new.client,
-            threshold: new.threshold,
+            entry,
+            threshold: terms.threshold.map(|(threshold, _)| threshold),
+            budget: terms.budget,
             seed: new.seed,
             choice: new.choice,
             max_new_tokens: new.max_new_tokens,
@@ -298,11 +305,12 @@ mod tests {
     use super::*;
     use crate::event::FinishReason;
     use crate::ledger::Ledger;
+    use crate::router::Terms;
 
     fn request(ledger: &mut Ledger) -> Request {
         let new = NewRequest { prompt: vec![1, 2, 3], max_new_tokens: 4, ..NewRequest::default() };
-        let account = ledger.open(3);
-        Request::new(new, account, ledger.opened)
+        let account = ledger.open(3, Terms::default());
+        Request::new(new, ModelId(0), account, ledger.opened)
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn arrive(router: &dyn Router, row: &RouteRow, to: ModelId, payload: &Payload, r
         threshold: row.threshold,
         seed: row.seed,
         choice: row.choice,
+        budget: row.budget,
     };
     let mut visit = Visit::default();
     router.receive(&arrival, row.model, payload, &mut visit);

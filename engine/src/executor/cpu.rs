@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 
 use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
 use tokenrouter_kernels::signals::signals;
-use tokenrouter_scheduler::{ModelId, RowFault, RowResult, Signals};
+use tokenrouter_scheduler::{MAX_HEADS, ModelId, RowFault, RowResult, Signals};
 
 use super::Executor;
 use crate::model::Model;
@@ -167,7 +167,7 @@ fn to_signals(raw: tokenrouter_kernels::signals::RawSignals, ln_vocab: f32) -> S
         entropy: raw.entropy,
         entropy_norm: raw.entropy / ln_vocab,
         margin: raw.margin,
-        score: 0.0,
+        scores: [0.0; MAX_HEADS],
         top_ids: raw.top_ids,
         top_logits: raw.top_logits,
         top_len: raw.top_len,

@@ -197,7 +197,7 @@ impl Core {
     }
 
     /// Asks each route's router once for all its rows.
-    fn route(&self, model: ModelId, scratch: &mut Scratch) {
+    fn route(&mut self, model: ModelId, scratch: &mut Scratch) {
         let Scratch { rows, routes, to, grouped, .. } = scratch;
         if self.routes.len() > 1 && !routes.is_sorted() {
             routes.sort_unstable();
@@ -211,7 +211,9 @@ impl Core {
         for group in routes.chunk_by(|a, b| a.0 == b.0) {
             let end = start + group.len();
             let step = StepView { model, rows: &rows[start..end] };
-            route_of(&self.routes, group[0].0).router.route(&step, &mut to[start..end]);
+            let route = &mut self.routes[usize::from(group[0].0.0)];
+            route.router.route(&step, &mut to[start..end]);
+            Self::learn(route, &rows[start..end]);
             start = end;
         }
     }
@@ -277,6 +279,7 @@ fn route_row(request: &Request, model: ModelId, row: &Row, result: &RowResult) -
         visit: request.visit,
         seed: request.seed,
         choice: request.choice,
+        budget: request.budget,
     }
 }
 

@@ -24,6 +24,8 @@ impl Route {
             model: at,
             generated: request.generated(),
             threshold: request.threshold,
+            budget: request.budget,
+            max_new_tokens: request.max_new_tokens,
             visit: request.visit,
             usage: request.account.usage(),
         };

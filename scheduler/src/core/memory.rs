@@ -29,8 +29,7 @@ impl Core {
                 break;
             }
             let request = self.table.at_mut(slot);
-            let entry = self.routes[usize::from(request.route.0)].entry;
-            let owner = request.resume.take().unwrap_or(entry);
+            let owner = request.resume.take().unwrap_or(request.entry);
             request.visited.insert(owner);
             request.enter(State::Ready(owner));
             let elsewhere = request.visited.without(ModelSet::of(owner));

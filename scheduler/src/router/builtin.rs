@@ -1,8 +1,8 @@
-//! The routers of the main job: one model, a fixed share, and entropy in both directions.
+//! The routers that need no training: one model, a fixed share, and entropy in both directions.
 
 use super::{
-    PURPOSE_ROUTE, Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet, StepView, Threshold, Verdict,
-    Visit, draw,
+    Direction, Gauge, Measure, PURPOSE_ROUTE, Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet,
+    Source, StepView, Terms, Threshold, Verdict, Visit, draw,
 };
 use crate::ids::{ModelId, ModelSet};
 
@@ -54,7 +54,8 @@ pub struct Fixed {
 impl Fixed {
     /// A router that lets `peer` write `fraction` (0 to 1) of the positions.
     pub fn new(entry: ModelId, peer: ModelId, fraction: f64) -> Self {
-        Self { entry, peer, fraction }
+        // As a request would say it, so that the reported share replays the same draws.
+        Self { entry, peer, fraction: f64::from(fraction as f32) }
     }
 
     fn asks_peer(&self, row: &RouteRow) -> bool {
@@ -83,6 +84,15 @@ impl Router for Fixed {
 
     fn reach(&self) -> ModelSet {
         ModelSet::of(self.entry).union(ModelSet::of(self.peer))
+    }
+
+    fn accepts(&self, threshold: Threshold) -> bool {
+        threshold.is_share()
+    }
+
+    fn terms(&self) -> Terms {
+        let share = Threshold::Value(self.fraction as f32);
+        Terms { threshold: Some((share, Source::Config)), budget: None }
     }
 
     fn may_visit(&self, row: &ReachRow<'_>) -> ModelSet {
@@ -119,23 +129,28 @@ pub struct RStitch {
     entry: ModelId,
     peer: ModelId,
     threshold: Threshold,
+    source: Source,
 }
 
 impl RStitch {
-    /// The threshold used when none is configured.
+    /// The threshold used when none is configured: the one TokenRouter's paper serves with (algorithms 4.1).
     pub const DEFAULT_THRESHOLD: f32 = 0.03;
+
+    const GAUGE: Gauge =
+        Gauge { measure: Measure::EntropyNorm, direction: Direction::Above, peer_stays: true };
 
     /// A router between `entry` and `peer`; `Always` lets the peer write everything, `Never` the entry.
     pub fn new(entry: ModelId, peer: ModelId, threshold: Threshold) -> Self {
-        Self { entry, peer, threshold }
+        Self { entry, peer, threshold, source: Source::Config }
     }
 
-    fn is_certain(&self, row: &RouteRow) -> bool {
-        match row.threshold.unwrap_or(self.threshold) {
-            Threshold::Always => false,
-            Threshold::Never => true,
-            Threshold::Value(threshold) => row.signals.entropy_norm <= threshold,
-        }
+    /// The same with a threshold that came from elsewhere than the configuration.
+    pub fn from_source(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+
+    fn asks_peer(&self, row: &RouteRow) -> bool {
+        Self::GAUGE.direction.asks(row.signals.entropy_norm, row.threshold.unwrap_or(self.threshold))
     }
 }
 
@@ -150,6 +165,18 @@ impl Router for RStitch {
 
     fn entry(&self) -> ModelId {
         self.entry
+    }
+
+    fn accepts(&self, threshold: Threshold) -> bool {
+        threshold.is_share()
+    }
+
+    fn gauge(&self) -> Option<Gauge> {
+        Some(Self::GAUGE)
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { threshold: Some((self.threshold, self.source)), budget: None }
     }
 
     fn reach(&self) -> ModelSet {
@@ -167,7 +194,7 @@ impl Router for RStitch {
 
     fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
         for (row, to) in step.rows.iter().zip(to) {
-            *to = if self.is_certain(row) { self.entry } else { self.peer };
+            *to = if self.asks_peer(row) { self.peer } else { self.entry };
         }
     }
 
@@ -199,6 +226,7 @@ mod tests {
             visit: Visit::default(),
             seed: 3,
             choice: 0,
+            budget: None,
         }
     }
 
@@ -239,6 +267,8 @@ mod tests {
                 threshold,
                 visit: Visit::default(),
                 usage: &usage,
+                budget: None,
+                max_new_tokens: 100,
             })
         };
         let (always, never) = (Some(Threshold::Always), Some(Threshold::Never));

@@ -4,6 +4,8 @@ use crate::ids::ModelId;
 
 /// Purpose of draws that decide where a token goes. Other routers use numbers from 1024 up.
 pub const PURPOSE_ROUTE: u32 = 1;
+/// Purpose of draws that decide where a whole request goes.
+pub const PURPOSE_QUERY: u32 = 2;
 
 /// A number in `[0, 1)` with 53 random bits, a pure function of its arguments.
 ///

@@ -9,22 +9,37 @@
 //! The core does the rest, always in this order: route; if the row leaves, send; if the candidate is not dropped,
 //! commit it and check whether it ends the request (then nobody receives anything); else hand over and receive.
 
+mod budgeted;
 mod builtin;
+mod calibrate;
+mod direction;
 mod draw;
+mod factories;
+mod mixture;
 mod params;
+mod query;
 mod registry;
+mod scored;
 mod suggest;
+mod terms;
 mod threshold;
 
+pub use budgeted::{Budgeted, ROUTER_PAYLOAD, ROUTER_SCRATCH};
 pub use builtin::{Fixed, RStitch, Single};
+pub use calibrate::{CalibrateError, calibrate};
+pub use direction::{Direction, Gauge, Measure};
 pub(crate) use draw::mix;
-pub use draw::{PURPOSE_ROUTE, draw};
-pub use params::{ParamReader, ParamValue, RouterError, RouterSpec};
+pub use draw::{PURPOSE_QUERY, PURPOSE_ROUTE, draw};
+pub use mixture::{Mixture, WeightsError};
+pub use params::{HeadInfo, ParamReader, ParamValue, RouterError, RouterSpec};
+pub use query::{Choice, Query};
 pub use registry::{Factory, Registry};
+pub use scored::{HeadKind, Scored};
 pub use suggest::closest;
+pub use terms::{Budget, Online, Source, Terms};
 pub use threshold::{Threshold, ThresholdError};
 
-use crate::event::{Signals, Usage};
+use crate::event::{MAX_HEADS, Signals, Usage};
 use crate::ids::{ModelId, ModelSet, RequestId};
 
 /// Which [`Signals`] a router reads, as bits; the step computes no others.
@@ -40,8 +55,12 @@ impl SignalSet {
     pub const TOP_K: Self = Self(2);
     /// `margin`.
     pub const MARGIN: Self = Self(4);
-    /// `score` of a learned head.
-    pub const SCORE: Self = Self(8);
+
+    /// `scores[head]` of a learned head. Past [`MAX_HEADS`] there is none: the set is empty, and so a head that does
+    /// not exist is never computed.
+    pub const fn score(head: usize) -> Self {
+        if head < MAX_HEADS { Self(8 << head) } else { Self::NONE }
+    }
 
     /// Signals in either set.
     pub const fn union(self, other: Self) -> Self {
@@ -62,7 +81,8 @@ pub struct Visit {
     /// Tokens after which control shall return, set by [`Router::receive`] and obeyed by [`Router::route`];
     /// `u32::MAX` when there is no limit. The core only carries it.
     pub limit: u32,
-    /// The router's own notes. The core only carries them.
+    /// The router's own notes. The core only carries them. The last bytes, from [`ROUTER_SCRATCH`] on, are those of
+    /// [`Budgeted`] and must stay zero.
     pub scratch: [u8; 16],
 }
 
@@ -79,7 +99,8 @@ impl Visit {
     }
 }
 
-/// What travels inline with a handoff; zeroed before [`Router::send`].
+/// What travels inline with a handoff; zeroed before [`Router::send`]. The last bytes, from [`ROUTER_PAYLOAD`] on, are
+/// those of [`Budgeted`] and must stay zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload(pub [u8; 64]);
 
@@ -113,13 +134,32 @@ pub struct RouteRow {
     pub candidate: u32,
     /// What the step measured.
     pub signals: Signals,
-    /// The request's own threshold, which goes before the router's.
+    /// The request's threshold, fixed when it was submitted, which goes before the router's.
     pub threshold: Option<Threshold>,
     /// The current visit.
     pub visit: Visit,
     /// The request's seed, for [`draw`].
     pub seed: u64,
     /// The request's choice index, for [`draw`].
+    pub choice: u32,
+    /// The request's budget, fixed when it was submitted; [`Budgeted`] keeps it.
+    pub budget: Option<Budget>,
+}
+
+/// A request at submit, before its first token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EntryRow {
+    /// Tokens of the prompt: the first position to be written.
+    pub position: u32,
+    /// The request's threshold.
+    pub threshold: Option<Threshold>,
+    /// The request's budget.
+    pub budget: Option<Budget>,
+    /// What came with the request about the whole of it, see [`Query`].
+    pub query_score: Option<f32>,
+    /// The request's seed.
+    pub seed: u64,
+    /// The request's choice index.
     pub choice: u32,
 }
 
@@ -134,12 +174,14 @@ pub struct ReceiveRow {
     pub position: u32,
     /// Tokens of the answer before it.
     pub generated: u32,
-    /// The request's own threshold.
+    /// The request's threshold.
     pub threshold: Option<Threshold>,
     /// The request's seed.
     pub seed: u64,
     /// The request's choice index.
     pub choice: u32,
+    /// The request's budget.
+    pub budget: Option<Budget>,
 }
 
 /// A request of which the scheduler asks where it may still go.
@@ -149,8 +191,12 @@ pub struct ReachRow<'a> {
     pub model: ModelId,
     /// Tokens of the answer so far.
     pub generated: u32,
-    /// The request's own threshold.
+    /// The request's threshold.
     pub threshold: Option<Threshold>,
+    /// The request's budget.
+    pub budget: Option<Budget>,
+    /// Tokens of the answer at most.
+    pub max_new_tokens: u32,
     /// The current visit.
     pub visit: Visit,
     /// What it has used so far, by model.
@@ -174,10 +220,23 @@ pub trait Router: Send {
     /// The signals `route` and `send` read.
     fn signals(&self) -> SignalSet;
 
-    /// Where requests start.
+    /// The signals that a step of `model` must compute: [`Router::signals`], unless the router reads less there.
+    fn signals_at(&self, model: ModelId) -> SignalSet {
+        let _ = model;
+        self.signals()
+    }
+
+    /// Where requests start, and the model that budgets leave alone: the cheap one.
     fn entry(&self) -> ModelId;
 
-    /// Every model `route` may name, `entry` included. A request sent elsewhere fails.
+    /// Where this request starts, if not all start at the entry. Asked once, at submit. `None` when the request lacks
+    /// what the choice needs: it is then refused.
+    fn entry_for(&self, row: &EntryRow) -> Option<ModelId> {
+        let _ = row;
+        Some(self.entry())
+    }
+
+    /// Every model `route` and `entry_for` may name, `entry` included. A request sent elsewhere fails.
     fn reach(&self) -> ModelSet;
 
     /// The models a request may still be sent to. A threshold that rules a model out, or a budget that is spent,
@@ -201,5 +260,45 @@ pub trait Router: Send {
     /// At the peer: sets up the visit. Not called when the kept candidate ended the request.
     fn receive(&self, row: &ReceiveRow, from: ModelId, payload: &Payload, visit: &mut Visit) {
         let _ = (row, from, payload, visit);
+    }
+
+    /// Whether a request may bring this threshold; NaN never comes here.
+    fn accepts(&self, threshold: Threshold) -> bool {
+        let _ = threshold;
+        true
+    }
+
+    /// What is compared with the threshold and how, for those who choose one; `None` when that does not say it all.
+    fn gauge(&self) -> Option<Gauge> {
+        None
+    }
+
+    /// What holds for a request that says nothing, and where it came from.
+    fn terms(&self) -> Terms {
+        Terms::default()
+    }
+
+    /// What the route learns while it serves.
+    fn online(&self) -> Online {
+        Online::default()
+    }
+
+    /// Whether budgets are kept: true for [`Budgeted`] alone. The core wraps every other router into one.
+    fn keeps_budgets(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_head_has_a_bit_of_its_own() {
+        let sets = [0, 1, 2, 3].map(|head| SignalSet::score(head).0);
+        assert_eq!(sets, [8, 16, 32, 64]);
+        let old = SignalSet::ENTROPY.union(SignalSet::TOP_K).union(SignalSet::MARGIN);
+        assert!(sets.iter().all(|bit| old.0 & bit == 0));
+        assert_eq!(SignalSet::score(MAX_HEADS), SignalSet::NONE);
     }
 }

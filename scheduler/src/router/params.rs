@@ -1,7 +1,10 @@
 //! Parameters of a router from a configuration file, and every way they can be wrong.
 
+use super::direction::Direction;
 use super::suggest::closest;
+use super::terms::Source;
 use super::threshold::Threshold;
+use crate::event::MAX_HEADS;
 use crate::ids::ModelId;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +20,8 @@ pub enum ParamValue {
     Float(f64),
     /// A string.
     Text(String),
+    /// A list.
+    List(Vec<ParamValue>),
 }
 
 impl fmt::Display for ParamValue {
@@ -26,8 +31,37 @@ impl fmt::Display for ParamValue {
             Self::Int(v) => write!(f, "{v}"),
             Self::Float(v) => write!(f, "{v}"),
             Self::Text(v) => write!(f, "\"{v}\""),
+            Self::List(values) => {
+                f.write_str("[")?;
+                for (i, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if i == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
         }
     }
+}
+
+impl ParamValue {
+    /// A number, whole or not.
+    fn number(&self) -> Option<f64> {
+        match *self {
+            Self::Float(v) => Some(v),
+            Self::Int(v) => Some(v as f64),
+            _ => None,
+        }
+    }
+}
+
+/// What a router may know of a learned head of a model, from its router file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadInfo {
+    /// `kind` of the file: `r2r`, `citer`, `co-llm`, or an outsider's.
+    pub kind: String,
+    /// The threshold that the file stores, if any.
+    pub threshold: Option<Threshold>,
+    /// How the file says scores are compared with it.
+    pub direction: Direction,
 }
 
 /// What a router is built for.
@@ -39,6 +73,9 @@ pub struct RouterSpec<'a> {
     pub entry: ModelId,
     /// Configured vocabulary size of each model.
     pub vocab: &'a [usize],
+    /// The heads of each model. `None` when they are not known, as in a simulation: every head is then there, without
+    /// a stored threshold.
+    pub heads: Option<&'a [Vec<HeadInfo>]>,
     /// The parameters.
     pub params: BTreeMap<String, ParamValue>,
 }
@@ -153,12 +190,7 @@ impl<'a> ParamReader<'a> {
 
     /// An error about a key's value.
     pub fn bad(&self, key: &str, got: &ParamValue, want: impl Into<String>) -> RouterError {
-        RouterError::BadParam {
-            router: self.router.to_owned(),
-            param: key.to_owned(),
-            got: got.to_string(),
-            want: want.into(),
-        }
+        self.wrong(key, got.to_string(), want)
     }
 
     /// A number between `low` and `high`.
@@ -170,11 +202,7 @@ impl<'a> ParamReader<'a> {
         high: f64,
     ) -> Result<f64, RouterError> {
         let Some(raw) = self.raw(key) else { return Ok(default) };
-        let value = match *raw {
-            ParamValue::Float(v) => v,
-            ParamValue::Int(v) => v as f64,
-            _ => f64::NAN,
-        };
+        let value = raw.number().unwrap_or(f64::NAN);
         if (low..=high).contains(&value) {
             Ok(value)
         } else {
@@ -182,16 +210,115 @@ impl<'a> ParamReader<'a> {
         }
     }
 
+    /// A share from 0 to 1, if given.
+    pub fn share(&mut self, key: &'static str) -> Result<Option<f32>, RouterError> {
+        let share = self.float(key, f64::NAN, 0.0, 1.0)?;
+        Ok((!share.is_nan()).then_some(share as f32))
+    }
+
+    /// `true` or `false`.
+    pub fn boolean(&mut self, key: &'static str, default: bool) -> Result<bool, RouterError> {
+        match self.raw(key) {
+            None => Ok(default),
+            Some(&ParamValue::Bool(value)) => Ok(value),
+            Some(raw) => Err(self.bad(key, raw, "true or false")),
+        }
+    }
+
+    /// A list of numbers, if given.
+    pub fn numbers(&mut self, key: &'static str) -> Result<Option<Vec<f64>>, RouterError> {
+        let Some(raw) = self.raw(key) else { return Ok(None) };
+        let ParamValue::List(values) = raw else { return Err(self.bad(key, raw, "a list of numbers")) };
+        let numbers: Option<Vec<f64>> = values.iter().map(ParamValue::number).collect();
+        numbers.map(Some).ok_or_else(|| self.bad(key, raw, "a list of numbers"))
+    }
+
     /// A threshold: a number, `always` or `never`.
     pub fn threshold(&mut self, key: &'static str, default: Threshold) -> Result<Threshold, RouterError> {
-        let Some(raw) = self.raw(key) else { return Ok(default) };
+        Ok(self.given_threshold(key)?.unwrap_or(default))
+    }
+
+    fn given_threshold(&mut self, key: &'static str) -> Result<Option<Threshold>, RouterError> {
+        let Some(raw) = self.raw(key) else { return Ok(None) };
         let value = match raw {
-            ParamValue::Float(v) => Some(Threshold::Value(*v as f32)),
-            ParamValue::Int(v) => Some(Threshold::Value(*v as f32)),
             ParamValue::Text(v) => v.parse().ok(),
-            ParamValue::Bool(_) => None,
+            number => number.number().map(|v| Threshold::Value(v as f32)),
         };
-        value.filter(|t| t.is_number()).ok_or_else(|| self.bad(key, raw, "`always`, `never` or a number"))
+        match value.filter(|t| t.is_number()) {
+            Some(value) => Ok(Some(value)),
+            None => Err(self.bad(key, raw, "`always`, `never` or a number")),
+        }
+    }
+
+    /// The key `threshold` as a word or a number from 0 to 1: the configuration's, else `weaker` (a router file's or
+    /// a published value). There is no default beyond that: without either the router is refused.
+    pub fn threshold_or(
+        &mut self,
+        weaker: Option<(Threshold, Source)>,
+    ) -> Result<(Threshold, Source), RouterError> {
+        const KEY: &str = "threshold";
+        let given = self.given_threshold(KEY)?.map(|threshold| (threshold, Source::Config));
+        match (given, weaker) {
+            (Some((threshold, _)), _) if !threshold.is_share() => {
+                Err(self.wrong(KEY, threshold.to_string(), "`always`, `never` or a number from 0 to 1"))
+            }
+            (Some(chosen), _) | (None, Some(chosen)) => Ok(chosen),
+            (None, None) => Err(self.missing(KEY, "given, because no router file stores one")),
+        }
+    }
+
+    /// The key `head` (default 0): a head of `model` whose file is of this kind and compares in this direction, and
+    /// the threshold that the file stores.
+    pub fn head(
+        &mut self,
+        model: ModelId,
+        kind: &str,
+        direction: Direction,
+    ) -> Result<(u8, Option<Threshold>), RouterError> {
+        let index = match self.raw("head") {
+            None => 0,
+            Some(&ParamValue::Int(v)) if (0..MAX_HEADS as i64).contains(&v) => v as u8,
+            Some(raw) => return Err(self.bad("head", raw, format!("an index below {MAX_HEADS}"))),
+        };
+        let Some(heads) = self.spec.heads else { return Ok((index, None)) };
+        let heads = heads.get(model.index()).map_or(&[][..], Vec::as_slice);
+        let Some(info) = heads.get(usize::from(index)) else {
+            let count = heads.len();
+            return Err(self.models(format!("it reads head {index} of {model}, which has {count} heads")));
+        };
+        if info.kind != kind {
+            return Err(
+                self.models(format!("head {index} of {model} is of kind `{}`, not `{kind}`", info.kind))
+            );
+        }
+        if info.direction != direction {
+            let problem = format!(
+                "the file of head {index} of {model} compares by `{}`, but `{kind}` compares by `{direction}`",
+                info.direction
+            );
+            return Err(self.models(problem));
+        }
+        match info.threshold {
+            Some(stored) if !stored.is_share() => {
+                let problem = format!("the file of head {index} of {model} stores the threshold {stored}");
+                Err(self.models(format!("{problem}, which is not from 0 to 1")))
+            }
+            stored => Ok((index, stored)),
+        }
+    }
+
+    /// An error about a key that is not there.
+    pub fn missing(&self, key: &str, want: impl Into<String>) -> RouterError {
+        self.wrong(key, "missing".to_owned(), want)
+    }
+
+    fn wrong(&self, key: &str, got: String, want: impl Into<String>) -> RouterError {
+        RouterError::BadParam {
+            router: self.router.to_owned(),
+            param: key.to_owned(),
+            got,
+            want: want.into(),
+        }
     }
 
     /// A configured model by its index.
@@ -223,7 +350,9 @@ impl<'a> ParamReader<'a> {
         Ok(peer)
     }
 
-    fn models(&self, problem: String) -> RouterError {
+    /// An error about the models.
+    pub fn models(&self, problem: impl Into<String>) -> RouterError {
+        let problem = problem.into();
         RouterError::Models { router: self.router.to_owned(), problem }
     }
 

@@ -1,8 +1,8 @@
 //! Routers by name.
 
-use super::builtin::{Fixed, RStitch, Single};
+use super::factories;
 use super::params::{ParamReader, RouterError, RouterSpec};
-use super::{Router, Threshold};
+use super::{Budget, Budgeted, Online, Router};
 use std::collections::BTreeMap;
 
 /// Builds one router from its parameters.
@@ -24,15 +24,27 @@ impl Registry {
     /// | name | parameters |
     /// | --- | --- |
     /// | `single` | `model`: index of the only model (default: the entry) |
-    /// | `fixed` | `fraction`: share of positions the peer writes (0 to 1, required); `peer`: index of the peer |
-    /// | `r-stitch` | `threshold`: normalised entropy, `always` or `never` (default 0.03); `peer` |
+    /// | `fixed` | `fraction`: share of positions the peer writes (0 to 1, required); `peer` |
+    /// | `r2r` | `threshold`: the peer writes where score >= it (from the router file); `head`, `peer` |
+    /// | `citer` | `threshold`: the peer writes where score < it (from the router file); `head`, `peer` |
+    /// | `co-llm` | `threshold`: the peer writes where score > it (from the router file); `head`, `peer` |
+    /// | `r-stitch` | `threshold`: normalised entropy, both ways (default 0.03); `peer` |
+    /// | `me` | `weights`: one per model (default: all equal); `draw_at_admission` (default false) |
+    /// | `query` | `fraction`: share of requests, or `threshold`: large where `query_score` >= it; `peer` |
     ///
-    /// `peer` may be left out when exactly two models are configured.
+    /// `peer` is the index of the other model and may be left out when exactly two models are configured. `head` is
+    /// an index into the entry model's heads (default 0). Thresholds are numbers from 0 to 1, `always` or `never`.
+    ///
+    /// Every router, of this crate or not, also takes
+    ///
+    /// | parameter | meaning |
+    /// | --- | --- |
+    /// | `max_llm_fraction` | most of each answer that models beside the entry may write (0 to 1), see [`Budgeted`] |
+    /// | `deployment_fraction` | the same over all requests of the route together, see [`Online`] |
+    /// | `target_share` | share of tokens for which to choose the threshold while serving, see [`Online`] |
     pub fn builtin() -> Self {
         let mut registry = Self::empty();
-        let factories: [(&str, Factory); 3] =
-            [("single", Box::new(single)), ("fixed", Box::new(fixed)), ("r-stitch", Box::new(r_stitch))];
-        registry.factories.extend(factories.map(|(name, factory)| (name.to_owned(), factory)));
+        registry.factories.extend(factories::builtin().map(|(name, factory)| (name.to_owned(), factory)));
         registry
     }
 
@@ -53,7 +65,8 @@ impl Registry {
         self.factories.keys().map(String::as_str)
     }
 
-    /// Builds the router `name`. Unknown names, unknown keys and bad values are refused with what would be right.
+    /// Builds the router `name`, within a [`Budgeted`]. Unknown names, unknown keys and bad values are refused with
+    /// what would be right.
     pub fn build(&self, name: &str, spec: &RouterSpec<'_>) -> Result<Box<dyn Router>, RouterError> {
         let Some(factory) = self.factories.get(name) else {
             let known = self.names().map(str::to_owned).collect();
@@ -61,45 +74,27 @@ impl Registry {
         };
         let mut params = ParamReader::new(name, spec);
         let router = factory(&mut params)?;
+        let budget = params.share("max_llm_fraction")?.and_then(Budget::new);
+        let deployment = params.share("deployment_fraction")?.and_then(Budget::new);
+        let target_share = params.share("target_share")?;
+        if target_share.is_some() && router.gauge().is_none() {
+            return Err(params.models("`target_share` chooses a threshold, but it compares nothing with one"));
+        }
         params.finish()?;
-        Ok(router)
+        let online = Online { target_share, deployment };
+        Ok(Box::new(Budgeted::new(router, budget).learning(online)))
     }
-}
-
-fn single(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
-    let model = params.model("model", params.spec().entry)?;
-    Ok(Box::new(Single::new(model)))
-}
-
-fn fixed(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
-    let peer = params.peer()?;
-    let fraction = params.float("fraction", f64::NAN, 0.0, 1.0)?;
-    if fraction.is_nan() {
-        return Err(RouterError::BadParam {
-            router: params.router().to_owned(),
-            param: "fraction".to_owned(),
-            got: "missing".to_owned(),
-            want: "a number from 0 to 1".to_owned(),
-        });
-    }
-    Ok(Box::new(Fixed::new(params.spec().entry, peer, fraction)))
-}
-
-fn r_stitch(params: &mut ParamReader<'_>) -> Result<Box<dyn Router>, RouterError> {
-    let peer = params.peer()?;
-    let threshold = params.threshold("threshold", Threshold::Value(RStitch::DEFAULT_THRESHOLD))?;
-    Ok(Box::new(RStitch::new(params.spec().entry, peer, threshold)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::params::ParamValue;
+    use super::super::{Single, params::ParamValue};
     use super::*;
     use crate::ids::{ModelId, ModelSet};
 
     fn build(name: &str, models: usize, params: &[(&str, ParamValue)]) -> Result<Box<dyn Router>, String> {
         let params = params.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
-        let spec = RouterSpec { models, entry: ModelId(0), vocab: &[], params };
+        let spec = RouterSpec { models, entry: ModelId(0), vocab: &[], heads: None, params };
         Registry::builtin().build(name, &spec).map_err(|e| e.to_string())
     }
 

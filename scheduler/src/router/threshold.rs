@@ -19,6 +19,11 @@ impl Threshold {
     pub fn is_number(self) -> bool {
         !matches!(self, Self::Value(v) if v.is_nan())
     }
+
+    /// True for a word and for a number from 0 to 1.
+    pub fn is_share(self) -> bool {
+        !matches!(self, Self::Value(v) if !(0.0..=1.0).contains(&v))
+    }
 }
 
 impl FromStr for Threshold {
@@ -31,7 +36,7 @@ impl FromStr for Threshold {
             "never" => Ok(Self::Never),
             number => match number.parse::<f32>() {
                 Ok(value) if !value.is_nan() => Ok(Self::Value(value)),
-                _ => Err(ThresholdError { text: text.to_owned() }),
+                _ => Err(ThresholdError::number(text)),
             },
         }
     }
@@ -47,15 +52,26 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// Text that is no threshold.
+/// Text that is no threshold, or no comparison with one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThresholdError {
     text: String,
+    want: &'static str,
+}
+
+impl ThresholdError {
+    fn number(text: &str) -> Self {
+        Self { text: text.to_owned(), want: "threshold; `always`, `never` or a number is" }
+    }
+
+    pub(super) fn direction(text: &str) -> Self {
+        Self { text: text.to_owned(), want: "comparison; `>=`, `<` or `>` is" }
+    }
 }
 
 impl fmt::Display for ThresholdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no threshold; `always`, `never` or a number is", self.text)
+        write!(f, "`{}` is no {}", self.text, self.want)
     }
 }
 

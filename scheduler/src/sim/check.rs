@@ -6,6 +6,7 @@ use super::scenario::Scenario;
 use crate::config::NewRequest;
 use crate::event::{FailKind, FinishReason};
 use crate::ids::ModelId;
+use crate::router::{Budget, Router, Source};
 
 /// Compares every stream of a run with [`reference()`]: equal if the request ended by itself, a prefix if something
 /// interfered; and every account with its stream.
@@ -15,10 +16,36 @@ pub fn check(scenario: &Scenario, outcome: &Outcome) -> Result<(), SimError> {
         let request = &arrival.request;
         let stream = &outcome.streams[request.client as usize];
         let Some(reason) = &stream.reason else { continue };
-        let expected = reference(request, &*routers[usize::from(request.route.0)], &scenario.config.eos_ids);
+        let router = &*routers[usize::from(request.route.0)];
+        let terms = stream.usage.terms;
+        // What the answer reports replays it, also where a route has learned in between.
+        let replay = NewRequest {
+            threshold: terms.threshold.map(|(threshold, _)| threshold),
+            max_llm_fraction: terms.budget.map(Budget::share),
+            ..request.clone()
+        };
+        let expected = reference(&replay, router, &scenario.config.eos_ids);
         compare(stream, &expected, reason)
             .and_then(|()| check_usage(request, stream, reason))
+            .and_then(|()| check_terms(request, router, stream))
             .map_err(|e| SimError(format!("client {}: {e}", request.client)))?;
+    }
+    check_deployments(scenario, outcome)
+}
+
+/// The requests of a route together stay within its deployment's share.
+fn check_deployments(scenario: &Scenario, outcome: &Outcome) -> Result<(), SimError> {
+    for (index, (route, router)) in scenario.routes.iter().zip(scenario.routers()).enumerate() {
+        let Some(share) = route.online.deployment else { continue };
+        let of_route = scenario.requests.iter().filter(|r| usize::from(r.request.route.0) == index);
+        let (mut all, mut others) = (0, 0);
+        for usage in of_route.map(|r| &outcome.streams[r.request.client as usize].usage) {
+            all += u64::from(usage.completion_tokens);
+            others += u64::from(usage.completion_tokens - usage.committed[router.entry().index()]);
+        }
+        if others * 1_000_000 > share.millionths() * all {
+            return SimError::new(format!("route {index}: {others} of {all} tokens, not {}", share.share()));
+        }
     }
     Ok(())
 }
@@ -43,6 +70,34 @@ fn compare(stream: &Stream, expected: &Stream, reason: &FinishReason) -> Result<
         "ended with {reason:?} after {:?} by {:?}; the sequential walk says {:?} after {:?} by {:?}",
         stream.tokens, stream.writers, expected.reason, expected.tokens, expected.writers
     ))
+}
+
+/// The request's own threshold wins, its budget and the route's hold at every token, and without learning the terms are
+/// known beforehand.
+fn check_terms(request: &NewRequest, router: &dyn Router, stream: &Stream) -> Result<(), SimError> {
+    let (terms, standing) = (stream.usage.terms, router.terms());
+    let own = request.threshold.map(|threshold| (threshold, Source::Request));
+    let limit = Budget::tighter(request.max_llm_fraction.and_then(Budget::new), standing.budget);
+    let learned = router.online();
+    let threshold_fits = match (own, learned.target_share) {
+        (None, Some(_)) => true,
+        _ => terms.threshold == own.or(standing.threshold),
+    };
+    let budget_fits = match learned.deployment {
+        Some(_) => terms.budget.is_some() && terms.budget == Budget::tighter(terms.budget, limit),
+        None => terms.budget == limit,
+    };
+    let mut others = 0;
+    let within = stream.writers.iter().enumerate().all(|(before, &writer)| {
+        let other = u64::from(writer != router.entry());
+        let allowed = other == 0 || terms.budget.is_none_or(|b| b.allows(others, before as u32));
+        others += other;
+        allowed
+    });
+    if threshold_fits && budget_fits && within {
+        return Ok(());
+    }
+    SimError::new(format!("{terms} for {request:?}, written by {:?}", stream.writers))
 }
 
 fn check_usage(request: &NewRequest, stream: &Stream, reason: &FinishReason) -> Result<(), SimError> {

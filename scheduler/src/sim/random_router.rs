@@ -35,7 +35,7 @@ impl RandomRouter {
 
     /// The candidate, the signals and the drops so far are in the key: a second look may decide otherwise.
     fn draw(&self, row: &RouteRow, purpose: u32) -> f64 {
-        let seen = u64::from(row.candidate) ^ (u64::from(row.signals.score.to_bits()) << 8);
+        let seen = u64::from(row.candidate) ^ (u64::from(row.signals.scores[0].to_bits()) << 8);
         let seed = row.seed ^ self.seed ^ (seen << 16) ^ (u64::from(Self::drops(row)) << 56);
         draw(seed, row.choice, row.position, purpose, row.model)
     }
@@ -47,7 +47,7 @@ impl Router for RandomRouter {
     }
 
     fn signals(&self) -> SignalSet {
-        SignalSet::SCORE
+        SignalSet::score(0)
     }
 
     fn entry(&self) -> ModelId {

@@ -4,11 +4,11 @@ use super::device::DeviceSpec;
 use super::model::FAKE_VOCAB;
 use super::random::Random;
 use super::random_policy::random_policy;
-use super::random_router::RandomRouter;
 use super::reference::reference;
+use super::route::{RouteKind, SimRoute, dress};
 use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
 use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
-use crate::router::{Fixed, RStitch, Router, Single, Threshold};
+use crate::router::{Online, Router, Threshold};
 
 /// A request and when it arrives.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,26 +42,6 @@ pub enum What {
     },
 }
 
-/// A route of a scenario, as data.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RouteKind {
-    /// [`RandomRouter`].
-    Random {
-        /// Its seed.
-        seed: u64,
-        /// Chance to move.
-        moves: f64,
-        /// Chance to drop when moving.
-        drops: f64,
-    },
-    /// `single` at a model.
-    Single(ModelId),
-    /// `fixed` between models 0 and 1.
-    Fixed(f64),
-    /// `r-stitch` between models 0 and 1.
-    RStitch(Threshold),
-}
-
 /// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
@@ -72,7 +52,7 @@ pub struct Scenario {
     /// One per model.
     pub devices: Vec<DeviceSpec>,
     /// The routes.
-    pub routes: Vec<RouteKind>,
+    pub routes: Vec<SimRoute>,
     /// Ordered by arrival.
     pub requests: Vec<SimRequest>,
     /// Ordered by time.
@@ -86,14 +66,23 @@ impl Scenario {
         let mut random = Random::new(seed);
         let models = random.size(1, 4);
         let routes = (0..random.size(1, 3)).map(|_| random_route(&mut random, models)).collect::<Vec<_>>();
+        let mut weather = Random::new(seed ^ 0x57_0a11);
+        let contested = weather.chance(0.25);
+        // From draws of their own, so that the weather stays what it was before there were algorithms.
+        let mut algorithms = Random::new(seed ^ 0x0a19_0517);
+        let routes: Vec<SimRoute> = routes
+            .into_iter()
+            .map(|kind| match models > 1 && algorithms.chance(0.6) {
+                true => SimRoute::random(&mut algorithms, models),
+                false => kind.into(),
+            })
+            .collect();
         let eos_ids: Vec<u32> = (0..random.range(0, 2) as u32).collect();
         let crowded = random.chance(0.3);
-        let mut requests = random_requests(&mut random, &routes, models, &eos_ids);
+        let mut requests = random_requests([&mut random, &mut algorithms], &routes, models, &eos_ids);
         if crowded {
             crowd(&mut random, &mut requests);
         }
-        let mut weather = Random::new(seed ^ 0x57_0a11);
-        let contested = weather.chance(0.25);
         if contested {
             contest(&mut weather, &mut requests);
         }
@@ -102,6 +91,9 @@ impl Scenario {
         let least = longest.div_ceil(PAGE_TOKENS);
         let pages =
             least + if crowded || random.chance(0.4) { random.size(0, 4) } else { least * random.size(0, 5) };
+        // A claimant is preempted between two chunks only when there is hardly any room.
+        let tight = contested && Random::new(seed ^ 0x0071_9147).chance(0.5);
+        let pages = if tight { least + 1 } else { pages };
         let config = CoreConfig {
             models: (0..models)
                 .map(|_| ModelLimits {
@@ -139,6 +131,8 @@ impl Scenario {
         let mut calm = self.clone();
         calm.seed = seed;
         calm.actions.clear();
+        // What a route learns depends on the schedule, and the terms of requests with it.
+        calm.routes.iter_mut().for_each(|route| route.online = Online::default());
         calm.devices.iter_mut().for_each(|device| *device = random_device(&mut random, 0.0));
         for limits in &mut calm.config.models {
             *limits =
@@ -158,19 +152,7 @@ impl Scenario {
     /// Builds the routers.
     pub fn routers(&self) -> Vec<Box<dyn Router>> {
         let models = self.config.models.len();
-        self.routes.iter().map(|kind| kind.build(models)).collect()
-    }
-}
-
-impl RouteKind {
-    /// Builds the router, over the first `models` models.
-    pub fn build(&self, models: usize) -> Box<dyn Router> {
-        match *self {
-            Self::Random { seed, moves, drops } => Box::new(RandomRouter::new(seed, models, moves, drops)),
-            Self::Single(model) => Box::new(Single::new(model)),
-            Self::Fixed(fraction) => Box::new(Fixed::new(ModelId(0), ModelId(1), fraction)),
-            Self::RStitch(threshold) => Box::new(RStitch::new(ModelId(0), ModelId(1), threshold)),
-        }
+        self.routes.iter().map(|route| route.build(models)).collect()
     }
 }
 
@@ -191,8 +173,8 @@ fn random_route(random: &mut Random, models: usize) -> RouteKind {
 /// Prompts as a service sees them: some alone, some with a common beginning, some that go on where an earlier request
 /// ended.
 fn random_requests(
-    random: &mut Random,
-    routes: &[RouteKind],
+    [random, algorithms]: [&mut Random; 2],
+    routes: &[SimRoute],
     models: usize,
     eos_ids: &[u32],
 ) -> Vec<SimRequest> {
@@ -205,6 +187,8 @@ fn random_requests(
             at += 10 * random.range(0, 200);
         }
         let mut request = random_request(random, routes.len(), client as u64);
+        let route = &routes[usize::from(request.route.0)];
+        dress(algorithms, &mut request, route);
         if random.chance(0.4) {
             let shared = random.size(1, common.len());
             request.prompt.truncate(20);
@@ -261,6 +245,7 @@ fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest
         min_tokens: if random.chance(0.3) { random.range(0, u64::from(max_new_tokens)) as u32 } else { 0 },
         priority: if random.chance(0.2) { random.range(0, 2) as i32 - 1 } else { 0 },
         cache_salt: random.chance(0.1).then(|| random.range(0, 1)),
+        ..NewRequest::default()
     }
 }
 

@@ -34,7 +34,7 @@ impl Router for Scripted {
         "scripted"
     }
     fn signals(&self) -> SignalSet {
-        SignalSet::SCORE
+        SignalSet::score(0)
     }
     fn entry(&self) -> ModelId {
         self.entry
@@ -48,7 +48,7 @@ impl Router for Scripted {
         log.rows.extend_from_slice(step.rows);
         for (row, to) in step.rows.iter().zip(to) {
             assert_eq!(*to, step.model, "destinations are preset to the step's model");
-            match row.signals.score as u8 {
+            match row.signals.scores[0] as u8 {
                 0 => {}
                 code => *to = ModelId(code % 100 - 1),
             }
@@ -58,7 +58,7 @@ impl Router for Scripted {
         assert_eq!(*payload, Payload::default());
         payload.0[0] = row.candidate as u8;
         payload.0[63] = to.0;
-        if row.signals.score >= 100.0 { Verdict::Drop } else { Verdict::Keep }
+        if row.signals.scores[0] >= 100.0 { Verdict::Drop } else { Verdict::Keep }
     }
     fn receive(&self, row: &ReceiveRow, from: ModelId, payload: &Payload, visit: &mut Visit) {
         assert_eq!(*visit, Visit::default());
@@ -72,7 +72,11 @@ impl Router for Scripted {
 }
 
 fn result(token: u32, score: u8) -> RowResult {
-    RowResult { token, signals: Signals { score: f32::from(score), ..Signals::default() }, fault: None }
+    RowResult {
+        token,
+        signals: Signals { scores: [f32::from(score), 0.0, 0.0, 0.0], ..Signals::default() },
+        fault: None,
+    }
 }
 
 /// The candidate is kept and the model goes on.

@@ -214,7 +214,7 @@ fn each_router_is_asked_once_for_its_own_rows() {
     core.audit();
     let counters = core.counters();
     assert_eq!((counters.terminals.failed, counters.ready[1]), (2, 3));
-    assert_eq!(core.signals(A), router::SignalSet::SCORE);
+    assert_eq!(core.signals(A), router::SignalSet::score(0));
 }
 
 #[test]
@@ -226,6 +226,6 @@ fn signals_are_the_union_over_the_routes_that_reach_the_model() {
     ];
     let core = Core::new(config(3), routes).unwrap();
     assert_eq!(core.signals(A), router::SignalSet::ENTROPY);
-    assert_eq!(core.signals(B), router::SignalSet::ENTROPY.union(router::SignalSet::SCORE));
+    assert_eq!(core.signals(B), router::SignalSet::ENTROPY.union(router::SignalSet::score(0)));
     assert_eq!(core.signals(C), router::SignalSet::NONE);
 }

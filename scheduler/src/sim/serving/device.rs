@@ -3,7 +3,7 @@
 
 use super::source::answer_token;
 use super::spec::{ServingDevice, keyed};
-use crate::event::{Batch, RowFault, RowResult, Signals};
+use crate::event::{Batch, MAX_HEADS, RowFault, RowResult, Signals};
 use crate::ids::Nanos;
 use crate::router::mix;
 use crate::sim::random::Random;
@@ -64,7 +64,13 @@ impl<'a> Device<'a> {
         let hash = mix(mix(seed ^ self.model as u64) ^ position as u64);
         let unit = |bits: u64| (bits & 0xffff) as f32 / 65_536.0;
         let (entropy, margin, score) = (unit(hash >> 16), unit(hash >> 32), unit(hash >> 48));
-        let signals = Signals { entropy, entropy_norm: entropy, margin, score, ..Signals::default() };
+        let signals = Signals {
+            entropy,
+            entropy_norm: entropy,
+            margin,
+            scores: [score; MAX_HEADS],
+            ..Signals::default()
+        };
         let fault = self.random.chance(self.spec.row_fault).then_some(RowFault::NonFinite);
         RowResult { token: answer_token(mix(hash), position, end), signals, fault }
     }

@@ -1,7 +1,9 @@
 //! Routers whose behaviour changes while a simulation runs.
 
 use crate::ids::{ModelId, ModelSet};
-use crate::router::{Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet, StepView, Verdict, Visit};
+use crate::router::{
+    EntryRow, Payload, ReachRow, ReceiveRow, RouteRow, Router, SignalSet, StepView, Verdict, Visit,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,6 +58,14 @@ impl Router for SwitchRouter {
 
     fn reach(&self) -> ModelSet {
         self.routers.iter().fold(ModelSet::EMPTY, |set, r| set.union(r.reach()))
+    }
+
+    fn signals_at(&self, model: ModelId) -> SignalSet {
+        self.routers.iter().fold(SignalSet::NONE, |set, r| set.union(r.signals_at(model)))
+    }
+
+    fn entry_for(&self, row: &EntryRow) -> Option<ModelId> {
+        self.now().entry_for(row)
     }
 
     fn may_visit(&self, row: &ReachRow<'_>) -> ModelSet {
