@@ -230,6 +230,7 @@ impl Running {
             min_tokens: request.min_tokens,
             priority: request.priority,
             cache_salt: request.cache_salt,
+            ..NewRequest::default()
         };
         let id = self.parts.core.submit(now, new).map_err(RefuseError::Submit)?;
         if self.live.len() <= id.slot() {

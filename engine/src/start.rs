@@ -296,6 +296,8 @@ fn build_routes(
             models: config.models.len(),
             entry: ModelId(0),
             vocab: &vocab,
+            // No head is computed, so a router that reads one is refused.
+            heads: Some(&[]),
             params: route.params.clone(),
         };
         registry.build(&route.router, &spec).map_err(EngineError::Router)

@@ -162,6 +162,11 @@ fn param(config: &Config, key: &str, value: &toml::Value) -> Result<ParamValue, 
             Some(index) if key == "model" || key == "peer" => ParamValue::Int(index as i64),
             _ => ParamValue::Text(v.clone()),
         },
-        other => return Err(format!("router.{key} is {other}; a number, a text or a boolean is needed")),
+        toml::Value::Array(values) => {
+            ParamValue::List(values.iter().map(|v| param(config, key, v)).collect::<Result<_, _>>()?)
+        }
+        other => {
+            return Err(format!("router.{key} is {other}; a number, a text, a boolean or a list is needed"));
+        }
     })
 }

@@ -88,7 +88,8 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Single, params::ParamValue};
+    use super::super::params::{HeadInfo, ParamValue};
+    use super::super::{Direction, Single, Threshold};
     use super::*;
     use crate::ids::{ModelId, ModelSet};
 
@@ -153,6 +154,87 @@ mod tests {
         assert!(refusal("fixed", 2, &[]).contains("missing"));
         assert!(refusal("r-stitch", 1, &[]).contains("two models"));
         assert!(refusal("r-stitch", 3, &[]).contains("`peer`"));
+    }
+
+    #[test]
+    fn every_algorithm_is_built_by_name_and_takes_the_common_parameters() {
+        let number = ParamValue::Float(0.4);
+        let common = [
+            ("max_llm_fraction", ParamValue::Float(0.25)),
+            ("deployment_fraction", ParamValue::Int(1)),
+            ("target_share", ParamValue::Float(0.5)),
+        ];
+        for name in ["r2r", "citer", "co-llm", "r-stitch"] {
+            let params: Vec<_> = [("threshold", number.clone())].into_iter().chain(common.clone()).collect();
+            let router = build(name, 2, &params).unwrap();
+            assert_eq!((router.name(), router.reach()), (name, ModelSet::first(2)));
+            assert_eq!(router.terms().budget, Budget::new(0.25));
+            let online = Online { target_share: Some(0.5), deployment: Some(Budget::WHOLE) };
+            assert_eq!(router.online(), online);
+        }
+        let weights = ParamValue::List([5, 3, 0].map(ParamValue::Int).into());
+        let drawn = [("weights", weights), ("draw_at_admission", ParamValue::Bool(true))];
+        assert_eq!(build("me", 3, &drawn).unwrap().reach(), ModelSet::first(2));
+        assert_eq!(build("me", 3, &[]).unwrap().reach(), ModelSet::first(3));
+        for choice in ["fraction", "threshold"] {
+            assert_eq!(build("query", 2, &[(choice, number.clone())]).unwrap().reach(), ModelSet::first(2));
+        }
+    }
+
+    #[test]
+    fn parameters_of_the_algorithms_are_refused_with_what_would_be_right() {
+        let list = |values: &[f64]| ParamValue::List(values.iter().map(|&v| ParamValue::Float(v)).collect());
+        let cases: &[(&str, &[(&str, ParamValue)], &str)] = &[
+            ("me", &[("weights", list(&[1.0]))], "[1], but must be 2 numbers"),
+            ("me", &[("weights", list(&[1.0, 0.0]))], "at least two weights above 0"),
+            ("me", &[("weights", list(&[1.0, -1.0]))], "at least 0"),
+            ("me", &[("weights", list(&[1.0, f64::INFINITY]))], "finite"),
+            ("me", &[("weights", ParamValue::Float(0.5))], "a list of numbers"),
+            ("me", &[("draw_at_admission", ParamValue::Int(1))], "true or false"),
+            ("me", &[("target_share", ParamValue::Float(0.1))], "compares nothing"),
+            ("query", &[], "is needed"),
+            ("query", &[("fraction", ParamValue::Float(1.5))], "from 0 to 1"),
+            (
+                "query",
+                &[("fraction", ParamValue::Float(0.5)), ("threshold", ParamValue::Float(0.5))],
+                "exclude each other",
+            ),
+            ("r2r", &[("threshold", ParamValue::Float(1.5))], "from 0 to 1"),
+            ("r-stitch", &[("threshold", ParamValue::Float(-0.5))], "from 0 to 1"),
+            ("r2r", &[("head", ParamValue::Int(4))], "an index below 4"),
+            ("r-stitch", &[("max_llm_fraction", ParamValue::Float(2.0))], "from 0 to 1"),
+            ("single", &[("deployment_fraction", ParamValue::Text("half".into()))], "from 0 to 1"),
+        ];
+        for (router, params, expected) in cases {
+            let e = refusal(router, 2, params);
+            assert!(e.contains(router) && e.contains(expected), "{e}");
+        }
+        assert!(refusal("me", 1, &[]).contains("two models"));
+    }
+
+    #[test]
+    fn a_head_of_the_wrong_kind_or_direction_is_refused() {
+        let info = |kind: &str, direction, stored: f32| HeadInfo {
+            kind: kind.to_owned(),
+            threshold: Some(Threshold::Value(stored)),
+            direction,
+        };
+        let refused = |heads: Vec<HeadInfo>| {
+            let heads = [heads, vec![info("r2r", Direction::AtLeast, 0.5)]];
+            let spec = RouterSpec { models: 2, heads: Some(&heads), ..RouterSpec::default() };
+            Registry::builtin().build("r2r", &spec).err().map(|e| e.to_string())
+        };
+        assert_eq!(refused(vec![info("r2r", Direction::AtLeast, 0.5)]), None);
+        let cases = [
+            (vec![], "which has 0 heads"),
+            (vec![info("citer", Direction::Below, 0.5)], "of kind `citer`, not `r2r`"),
+            (vec![info("r2r", Direction::Above, 0.5)], "compares by `>`, but `r2r` compares by `>=`"),
+            (vec![info("r2r", Direction::AtLeast, 7.0)], "stores the threshold 7"),
+        ];
+        for (heads, expected) in cases {
+            let error = refused(heads).unwrap();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

@@ -85,8 +85,14 @@ impl ApiError {
             SubmitError::EmptyPrompt => Self::invalid("prompt", message),
             SubmitError::NothingToWrite => Self::invalid("max_tokens", message),
             SubmitError::MinTokens { .. } => Self::invalid("min_tokens", message),
-            SubmitError::ThresholdNotANumber => Self::invalid("token_routing.threshold", message),
-            SubmitError::UnknownRoute { .. } => Self::engine(message),
+            SubmitError::ThresholdNotANumber | SubmitError::ThresholdRefused { .. } => {
+                Self::invalid("token_routing.threshold", message)
+            }
+            SubmitError::FractionOutOfRange { .. } => {
+                Self::invalid("token_routing.max_llm_fraction", message)
+            }
+            SubmitError::NoQueryScore { .. } => Self::invalid("token_routing.query_score", message),
+            SubmitError::UnknownRoute { .. } | SubmitError::EntryOutOfReach { .. } => Self::engine(message),
         }
     }
 

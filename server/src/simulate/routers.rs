@@ -59,7 +59,7 @@ pub(super) fn build(section: &RouterSection, around: &Surroundings<'_>) -> Resul
                 params.insert(key.clone(), param(around.models, key, value)?);
             }
             let vocab = vec![1 << 16; models];
-            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, params };
+            let spec = RouterSpec { models, entry: ModelId(0), vocab: &vocab, heads: None, params };
             around.registry.build(name, &spec).map_err(|e| e.to_string())
         }
     }
@@ -158,6 +158,11 @@ fn param(models: &[String], key: &str, value: &Value) -> Result<ParamValue, Stri
             Some(index) if key == "model" || key == "peer" => ParamValue::Int(index as i64),
             _ => ParamValue::Text(v.clone()),
         },
-        other => return Err(format!("router.{key} is {other}; a number, a text or a boolean is needed")),
+        Value::Array(values) => {
+            ParamValue::List(values.iter().map(|v| param(models, key, v)).collect::<Result<_, _>>()?)
+        }
+        other => {
+            return Err(format!("router.{key} is {other}; a number, a text, a boolean or a list is needed"));
+        }
     })
 }
