@@ -65,6 +65,7 @@ pub enum Command {
 
 /// What the engine says about one request.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per answer; a box would allocate for each")]
 pub enum ClientEvent {
     /// One committed token.
     Token {

@@ -1,7 +1,10 @@
 //! `max_llm_fraction`: what each algorithm does when it is spent.
 
 use crate::drive::{A, B, algorithms, config, fake, request, run, scored, serve};
-use tokenrouter_scheduler::router::{Budget, Budgeted, Choice, HeadKind, Mixture, Query, RStitch};
+use tokenrouter_scheduler::router::{
+    Budget, Budgeted, Choice, HeadKind, Mixture, Payload, Query, RStitch, RouteRow, SignalSet, StepView,
+    Verdict,
+};
 use tokenrouter_scheduler::*;
 
 fn within(share: f32, seed: u64, max: u32) -> NewRequest {
@@ -109,4 +112,33 @@ fn fractions_out_of_range_are_refused() {
         let error = core.submit(0, within(bad, 1, 9)).unwrap_err();
         assert!(error.to_string().contains("max_llm_fraction"), "{error}");
     }
+}
+
+/// Never comes back by itself, so it was written to drop whatever it is asked about.
+struct OneWay;
+
+impl Router for OneWay {
+    fn name(&self) -> &str {
+        "one-way"
+    }
+    fn signals(&self) -> SignalSet {
+        SignalSet::NONE
+    }
+    fn entry(&self) -> ModelId {
+        A
+    }
+    fn reach(&self) -> ModelSet {
+        ModelSet::first(2)
+    }
+    fn route(&self, _: &StepView<'_>, to: &mut [ModelId]) {
+        to.fill(B);
+    }
+    fn send(&self, _: &RouteRow, _: ModelId, _: &mut Payload) -> Verdict {
+        Verdict::Drop
+    }
+}
+
+#[test]
+fn a_return_that_only_the_budget_wants_keeps_the_token() {
+    assert_eq!(writers(Box::new(OneWay), within(0.5, 1, 6)), "ababab");
 }
