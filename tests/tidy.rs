@@ -28,7 +28,7 @@ fn collect(dir: &Path, ext: &[&str], out: &mut Vec<PathBuf>) {
 /// Every source file of the house with its path relative to the root.
 fn sources(ext: &[&str]) -> Vec<(String, String)> {
     let mut paths = vec![root().join("build.rs")];
-    for dir in CRATES.iter().chain(&["tests", "benches", "models"]) {
+    for dir in CRATES.iter().chain(&["tests", "benches", "models", "examples"]) {
         collect(&root().join(dir), ext, &mut paths);
     }
     paths.sort();

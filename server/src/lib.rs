@@ -1,6 +1,6 @@
 //! Text, sockets, configuration and the command line.
 //!
-//! A binary with its own router registers it and calls [`cli::run`]:
+//! A binary with its own router registers it and calls [`cli::run`] (`docs/routers.md`, `examples/`):
 //!
 //! ```no_run
 //! let mut registry = tokenrouter_server::Registry::builtin();
@@ -29,3 +29,8 @@ pub mod simulate;
 pub mod text;
 
 pub use tokenrouter_scheduler::router::Registry;
+
+/// The code of the page about routers, compiled. Here and not in the scheduler, because it also serves one.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/routers.md")]
+mod routers_page {}
