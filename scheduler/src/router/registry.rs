@@ -184,7 +184,8 @@ mod tests {
     #[test]
     fn parameters_of_the_algorithms_are_refused_with_what_would_be_right() {
         let list = |values: &[f64]| ParamValue::List(values.iter().map(|&v| ParamValue::Float(v)).collect());
-        let cases: &[(&str, &[(&str, ParamValue)], &str)] = &[
+        type Case<'a> = (&'a str, &'a [(&'a str, ParamValue)], &'a str);
+        let cases: &[Case<'_>] = &[
             ("me", &[("weights", list(&[1.0]))], "[1], but must be 2 numbers"),
             ("me", &[("weights", list(&[1.0, 0.0]))], "at least two weights above 0"),
             ("me", &[("weights", list(&[1.0, -1.0]))], "at least 0"),

@@ -43,11 +43,14 @@ impl Router for Probe {
     }
 }
 
+/// The scores that the probe has seen, in order.
+pub(super) type Noted = Arc<Mutex<Vec<f32>>>;
+
 /// A registry with the probe beside the built-in routers, and where it notes what it sees.
 ///
 /// # Errors
 /// When its name is taken.
-pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Arc<Mutex<Vec<f32>>>), String> {
+pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Noted), String> {
     let scores = Arc::new(Mutex::new(Vec::new()));
     let noted = scores.clone();
     let mut registry = Registry::builtin();
