@@ -59,7 +59,7 @@ pub fn run(args: &CalibrateArgs, registry: &Registry) -> Result<(), String> {
     if !(0.0..=1.0).contains(&args.share) {
         return Err(format!("--share is {}; a number from 0 to 1 is needed", args.share));
     }
-    if !(args.tolerance >= 0.0) {
+    if args.tolerance.is_nan() || args.tolerance < 0.0 {
         return Err(format!("--tolerance is {}; it must be 0 or more", args.tolerance));
     }
     let setting = args.setting.load()?;

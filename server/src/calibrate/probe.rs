@@ -8,11 +8,14 @@ use tokenrouter_scheduler::{ModelId, ModelSet};
 /// The probe's name in its registry.
 pub(super) const NAME: &str = "probe";
 
+/// Where the probe notes what it sees.
+pub(super) type Scores = Arc<Mutex<Vec<f32>>>;
+
 /// Stays at the entry model and notes the measure of every row.
 struct Probe {
     entry: ModelId,
     gauge: Gauge,
-    scores: Arc<Mutex<Vec<f32>>>,
+    scores: Scores,
 }
 
 impl Router for Probe {
@@ -47,8 +50,8 @@ impl Router for Probe {
 ///
 /// # Errors
 /// When its name is taken.
-pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Arc<Mutex<Vec<f32>>>), String> {
-    let scores = Arc::new(Mutex::new(Vec::new()));
+pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Scores), String> {
+    let scores = Scores::default();
     let noted = scores.clone();
     let mut registry = Registry::builtin();
     registry
