@@ -8,11 +8,14 @@ use tokenrouter_scheduler::{ModelId, ModelSet};
 /// The probe's name in its registry.
 pub(super) const NAME: &str = "probe";
 
+/// Where the probe notes what it sees.
+pub(super) type Scores = Arc<Mutex<Vec<f32>>>;
+
 /// Stays at the entry model and notes the measure of every row.
 struct Probe {
     entry: ModelId,
     gauge: Gauge,
-    scores: Arc<Mutex<Vec<f32>>>,
+    scores: Scores,
 }
 
 impl Router for Probe {
@@ -43,15 +46,12 @@ impl Router for Probe {
     }
 }
 
-/// The scores that the probe has seen, in order.
-pub(super) type Noted = Arc<Mutex<Vec<f32>>>;
-
 /// A registry with the probe beside the built-in routers, and where it notes what it sees.
 ///
 /// # Errors
 /// When its name is taken.
-pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Noted), String> {
-    let scores = Arc::new(Mutex::new(Vec::new()));
+pub(super) fn registry(gauge: Gauge) -> Result<(Registry, Scores), String> {
+    let scores = Scores::default();
     let noted = scores.clone();
     let mut registry = Registry::builtin();
     registry
