@@ -7,7 +7,9 @@
 An answer is right when the whole text after `</think>` is `The answer is N.` with the right N and the answer ended by
 itself. FILE is written by generate.py; without it the problems are those of the test split. Prints JSON lines:
 `policy`, `threshold`, `accuracy`, `large_share` (of the output tokens), `handoffs` (changes of the writer in an
-answer, both directions), `tokens` (in an answer), and for a model alone what went wrong first in the wrong answers.
+answer, both directions), `tokens` (in an answer), and what went wrong first in the wrong answers. With two models also
+a line about the tokens of the reference answers: `diverging` (the share where the best tokens differ) and
+`entropy_auc` (how well the small model's entropy ranks them: 1 is perfect, 0.5 is chance).
 
 `always-best` lets the large model write wherever the two models' best tokens differ. `r-stitch`: the small model writes
 while its entropy / ln V is at most the threshold; above, the large model writes that token and keeps control until its
@@ -124,6 +126,24 @@ def evaluate(runner, problems, policy, threshold, group=100):
                 first_fault=dict(faults))
 
 
+@torch.no_grad()
+def compare(runner, problems):
+    """Both models over the reference answers: where their best tokens differ, and what the entropy says there."""
+    differs, unsure = [], []
+    for p in problems:
+        prompt = runner.tokenizer.encode(generate.render_prompt(p["prompt"])).ids
+        ids = torch.tensor([prompt + runner.tokenizer.encode(generate.render_answer(p)).ids])
+        small, large = (m.logits(m.hidden(ids)[0, len(prompt) - 1:-1]) for m in runner.models)
+        differs.append(small.argmax(-1) != large.argmax(-1))
+        unsure.append(entropy(small))
+    differs, unsure = torch.cat(differs), torch.cat(unsure)
+    rank = torch.empty(len(unsure))
+    rank[unsure.argsort()] = torch.arange(1.0, len(unsure) + 1)
+    hits, others = int(differs.sum()), int((~differs).sum())
+    area = (rank[differs].double().sum().item() - hits * (hits + 1) / 2) / max(1, hits * others)
+    return dict(tokens=len(unsure), diverging=round(hits / len(unsure), 4), entropy_auc=round(area, 4))
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     args.add_argument("folders", nargs="+")
@@ -141,6 +161,7 @@ def main():
         print(json.dumps(dict(model=folder, **evaluate(Runner([folder]), problems, "alone", 0.0))), flush=True)
     if len(args.folders) == 2:
         runner = Runner(args.folders)
+        print(json.dumps(compare(runner, problems)), flush=True)
         for policy, threshold in SWEEP:
             print(json.dumps(evaluate(runner, problems, policy, threshold)), flush=True)
 

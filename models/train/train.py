@@ -5,7 +5,7 @@
     python models/train/train.py large --out DIR
 
 One thread, fixed seeds, every schedule by the step: the same versions on the same kind of processor give the same file.
-Prints a line of JSON every 100 steps and writes a complete Hugging Face folder at the end (and every 1,000 steps).
+Prints a line of JSON every 100 steps and writes a complete Hugging Face folder at the end (and every 500 steps).
 """
 
 import argparse
@@ -85,7 +85,7 @@ def train(recipe, folder):
         if (step + 1) % 100 == 0 or step + 1 == recipe.steps:
             print(json.dumps(dict(step=step + 1, loss=round(mean, 4), tokens=tokens, sequences=sequences,
                                   cpu_s=round(time.process_time()))), flush=True)
-        if (step + 1) % 1000 == 0:
+        if (step + 1) % 500 == 0:
             save(model, folder)
     save(model, folder)
 
