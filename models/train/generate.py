@@ -7,10 +7,11 @@ Python's standard library only. One JSON object a line: `id` (`test-0` ...), `pr
 reference working), `answer`, `steps` (the number of events that count).
 
 A story has 2 to 6 events about one person and one kind of thing, and in most stories one fact about another person,
-which does not count. Every sentence has a number, and so has the line of the working that belongs to it: the model
-finds the next event by its number instead of by what was not used yet. (Without the numbers a model of this size skips
-events: 85 % right after 5,000 steps, with no error in any sum.) All totals and amounts have two digits, so columns line
-up, and no two amounts of a story share a tens digit, so that copying by digits cannot slip from one to the other.
+which does not count. Every sentence has a number, and so has the line of the working that repeats it and does the sum:
+the model finds the next event by its number instead of by what was not used yet. (Without the numbers a model of this
+size skips events: 85 % right after 5,000 steps, with no error in any sum. With numbers but without the repetition it
+finds the amounts and mistakes gains for losses.) All totals and amounts have two digits, so columns line up, and no
+two amounts of a story share a tens digit, so that copying by digits cannot slip from one to the other.
 """
 
 import argparse
@@ -55,11 +56,11 @@ def draw_event(rng, total, tens):
     return ("+", rng.choice(gains)) if gain else ("-", rng.choice(losses))
 
 
-def tell(rng, who, what, event):
-    """The sentence of an event."""
+def tell(rng, who, event):
+    """The sentence of an event, up to the point where the working stops to repeat it."""
     if event[0] == "*":
-        return f"{who} {rng.choice(GAINS)} {event[1]} {rng.choice(BOXES)} with {event[2]} {what} each."
-    return f"{who} {rng.choice(GAINS if event[0] == '+' else LOSSES)} {event[1]} {what}."
+        return f"{who} {rng.choice(GAINS)} {event[1]} {rng.choice(BOXES)} with {event[2]}"
+    return f"{who} {rng.choice(GAINS if event[0] == '+' else LOSSES)} {event[1]}"
 
 
 def sums(total, event):
@@ -79,7 +80,7 @@ def draw_story(rng):
     aside = rng.randrange(events) if rng.random() < ASIDE_SHARE else -1
     total = rng.randint(LOW, HIGH)
     tens = {total // 10}
-    story, think = [f"{who} has {total} {what}."], [f"{total}."]
+    story, think = [f"{who} has {total} {what}."], [f"{who} has {total}."]
     for i in range(events):
         if i == aside:
             free = [v for v in range(LOW, HIGH + 1) if v // 10 not in tens]
@@ -88,15 +89,16 @@ def draw_story(rng):
             amount = rng.choice(free)
             tens.add(amount // 10)
             story.append(f"{other} has {amount} {rng.choice([what, odd])}.")
-            think.append(f"not {who}.")
+            think.append(f"{other} has {amount}.")
         event = draw_event(rng, total, tens)
         if event is None:
             return None
         if event[0] != "*":
             tens.add(event[1] // 10)
-        story.append(tell(rng, who, what, event))
+        told = tell(rng, who, event)
+        story.append(f"{told} {what} each." if event[0] == "*" else f"{told} {what}.")
         line, total = sums(total, event)
-        think.append(line)
+        think.append(f"{told}. {line}")
     number = lambda lines: [f"{i}. {line}" for i, line in enumerate(lines, 1)]
     prompt = " ".join(number(story)) + f" How many {what} does {who} have?"
     return dict(prompt=prompt, think="\n".join(number(think)), answer=str(total), steps=events)
