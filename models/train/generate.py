@@ -9,8 +9,8 @@ reference working), `answer`, `steps` (the number of events that count).
 A story has 2 to 6 events about one person and one kind of thing, and in most stories one fact about another person,
 which does not count. Every sentence has a number, and so has the line of the working that repeats it and does the sum:
 the model finds the next event by its number instead of by what was not used yet. (Without the numbers a model of this
-size skips events: 85 % right after 5,000 steps, with no error in any sum. With numbers but without the repetition it
-finds the amounts and mistakes gains for losses.) All totals and amounts have two digits, so columns line up, and no
+size skips events: 85 % right after 5,000 steps, with no error in any sum. With numbers but without the repetition, the
+large model finds the right amounts after 1,000 steps and still mistakes gains for losses.) All totals and amounts have two digits, so columns line up, and no
 two amounts of a story share a tens digit, so that copying by digits cannot slip from one to the other.
 """
 
