@@ -1,6 +1,9 @@
 //! The planner's forecast and search against exact values of the throughput model (`tests/golden/dtmc`).
 
+mod support;
+
 use serde_json::Value;
+use support::dtmc::{count, golden, list, matrix, number, numbers};
 use tokenrouter_scheduler::planner::*;
 use tokenrouter_scheduler::{CountTable, LatencyTable, ModelId, Policy, Thresholds};
 
@@ -8,32 +11,6 @@ use tokenrouter_scheduler::{CountTable, LatencyTable, ModelId, Policy, Threshold
 const ROWS: u64 = 200_000;
 const TOLERANCE: f64 = 0.015;
 const STATES: usize = 100_000;
-
-fn golden(name: &str) -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/dtmc/");
-    let text = std::fs::read_to_string(format!("{path}{name}")).expect("a golden file");
-    serde_json::from_str(&text).expect("JSON")
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().expect("a number")
-}
-
-fn count(value: &Value) -> usize {
-    value.as_u64().expect("a count") as usize
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    list(value).iter().map(number).collect()
-}
-
-fn matrix(value: &Value) -> Vec<Vec<f64>> {
-    list(value).iter().map(numbers).collect()
-}
 
 /// What a request commits, also where a file leaves it out.
 fn commit(case: &Value) -> Vec<Vec<f64>> {

@@ -1,7 +1,10 @@
 //! The policies in `Core`, driven by virtual devices, against the exact values of the throughput model
 //! (`tests/golden/dtmc`): within 1 % over every kind of policy, two and three models.
 
+mod support;
+
 use serde_json::Value;
+use support::dtmc::{golden, list, matrix, numbers};
 use tokenrouter_scheduler::sim::{ClosedLoop, ClosedOutcome, MatrixRouter};
 use tokenrouter_scheduler::{
     CountTable, LatencyTable, ModelId, Policy, PolicyInputs, RouteId, Router, Thresholds,
@@ -10,24 +13,6 @@ use tokenrouter_scheduler::{
 const TOLERANCE: f64 = 0.01;
 /// Rows per case: the standard error of the throughput is about 0.25 %.
 const ROWS: u64 = 150_000;
-
-fn golden(name: &str) -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/dtmc/");
-    let text = std::fs::read_to_string(format!("{path}{name}")).expect("a golden file");
-    serde_json::from_str(&text).expect("JSON")
-}
-
-fn list<'a>(value: &'a Value, key: &str) -> &'a Vec<Value> {
-    value[key].as_array().unwrap_or_else(|| panic!("no list {key}"))
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().expect("a list").iter().map(|v| v.as_f64().expect("a number")).collect()
-}
-
-fn matrix(value: &Value) -> Vec<Vec<f64>> {
-    value.as_array().expect("rows").iter().map(numbers).collect()
-}
 
 /// A routing matrix, what is committed on each way, step times, and the number of requests.
 #[derive(Clone)]
@@ -150,11 +135,11 @@ fn threshold_agrees_with_the_paper_s_chain() {
     let golden = golden("dtmc.json");
     let mut agreement = Agreement::default();
     let mut of_three = 0;
-    for case in list(&golden, "cases") {
+    for case in list(&golden["cases"]) {
         let name = case["name"].as_str().expect("a name");
-        for table in list(case, "tables") {
+        for table in list(&case["tables"]) {
             let setting = Setting::of(case, table["N"].as_u64().expect("N") as usize);
-            let rows = list(table, "rows");
+            let rows = list(&table["rows"]);
             let best = rows.iter().position(|row| row["B"] == table["argmax"]).expect("the best");
             let mut picked = vec![best];
             // Of three models also a vector that is not all ones.
@@ -183,13 +168,13 @@ fn threshold_agrees_with_the_paper_s_chain() {
 fn hold_and_lookahead_agree_with_their_chains() {
     let golden = golden("dtmc_ext.json");
     let mut agreement = Agreement::default();
-    for case in list(&golden, "hold") {
+    for case in list(&golden["hold"]) {
         let setting = Setting::of(case, case["N"].as_u64().expect("N") as usize);
         if setting.n < 2 {
             continue;
         }
         let value = |row: &Value| row["T_threshold_hold"].as_f64().expect("T");
-        let rows = list(case, "rows");
+        let rows = list(&case["rows"]);
         let best = rows.iter().max_by(|a, b| value(a).total_cmp(&value(b))).expect("rows");
         for row in [best, &rows[1]] {
             agreement.add(&setting, &hold(row["B1"].as_u64().expect("B1"), 1), value(row));
@@ -206,10 +191,10 @@ fn hold_and_lookahead_agree_with_their_chains() {
 fn the_b_h_family_agrees_with_its_chain() {
     let golden = golden("dtmc_ext.json");
     let mut agreement = Agreement::default();
-    for case in list(&golden, "contention") {
+    for case in list(&golden["contention"]) {
         let setting = Setting::of(case, case["N"].as_u64().expect("N") as usize);
         let slowdowns = numbers(&case["s"]);
-        for (i, row) in list(case, "rows").iter().filter(|row| row["H"] != 1).step_by(7).enumerate() {
+        for (i, row) in list(&case["rows"]).iter().filter(|row| row["H"] != 1).step_by(7).enumerate() {
             let (b, h) = (row["B"].as_u64().expect("B"), row["H"].as_u64().expect("H"));
             // Alone, and one of the slowdowns of a shared device in turn.
             for at in [0, 1 + i % (slowdowns.len() - 1)] {
@@ -225,7 +210,7 @@ fn the_b_h_family_agrees_with_its_chain() {
 fn exclusive_agrees_with_the_renewal_sum() {
     let golden = golden("dtmc_ext.json");
     let mut agreement = Agreement::default();
-    for case in list(&golden, "model_sync") {
+    for case in list(&golden["model_sync"]) {
         let n = case["N"].as_u64().expect("N") as usize;
         let setting = Setting::r2r(case["p"].as_f64().expect("p"), n);
         let by_k = numbers(&case["T_by_K"]);
@@ -262,11 +247,11 @@ fn the_order_of_the_policies_in_the_paper_s_setting() {
 #[test]
 fn lookahead_works_from_running_estimates_alone() {
     let golden = golden("dtmc_ext.json");
-    for case in list(&golden, "hold") {
+    for case in list(&golden["hold"]) {
         let setting = Setting::of(case, case["N"].as_u64().expect("N") as usize);
         let exact = case["T_lookahead"].as_f64().expect("T");
         let measured = setting.tokens_per_second(&Policy::default(), None, ROWS);
-        let eager = list(case, "rows")[0]["T_threshold"].as_f64().expect("T");
+        let eager = list(&case["rows"])[0]["T_threshold"].as_f64().expect("T");
         println!(
             "{:10} N={:<2} estimated {measured:8.2}, known {exact:8.2} ({:+.2} %), eager {eager:8.2}",
             setting.name,

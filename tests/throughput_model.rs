@@ -1,41 +1,17 @@
 //! The throughput model against exact values from independent solvers (tests/golden/dtmc).
 
-use std::path::Path;
+mod support;
 
 use serde_json::Value;
+use support::dtmc::{count, golden, list, matrix, number, numbers};
 use tokenrouter_scheduler::planner::*;
 
 /// Golden rates have 12 digits; the solvers behind them agree to 4e-13.
 const RELATIVE: f64 = 1e-9;
 const STATES: usize = 500_000;
 
-fn golden(file: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/dtmc").join(file);
-    serde_json::from_str(&std::fs::read_to_string(path).expect("a golden file")).expect("JSON")
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().expect("a list")
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().expect("a number")
-}
-
-fn count(value: &Value) -> usize {
-    value.as_u64().expect("a count") as usize
-}
-
-fn numbers(value: &Value) -> Vec<f64> {
-    list(value).iter().map(number).collect()
-}
-
 fn counts(value: &Value) -> Vec<u32> {
     list(value).iter().map(|v| count(v) as u32).collect()
-}
-
-fn matrix(value: &Value) -> Vec<Vec<f64>> {
-    list(value).iter().map(numbers).collect()
 }
 
 /// R2R commits, where a file leaves them out.

@@ -98,20 +98,12 @@ fn slower(p99: Option<Nanos>, limit: Nanos) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ModelId;
     use crate::planner::search_policy;
-    use crate::policy::LatencyTable;
+    use crate::planner::setting::tests::pair;
 
     fn job(current: Policy, p99_limit: Option<Nanos>) -> PlanJob {
         PlanJob {
-            setting: Setting {
-                routing: vec![vec![0.65, 0.35], vec![1.0, 0.0]],
-                commit: vec![vec![1.0, 0.0], vec![1.0, 0.0]],
-                latency: vec![LatencyTable::constant(6_000_000), LatencyTable::constant(27_900_000)],
-                slowdown: vec![1.0; 2],
-                entry: ModelId(0),
-                max_batch: vec![64; 2],
-            },
+            setting: pair(),
             doubt: None,
             requests: 8,
             most: 8,

@@ -148,11 +148,11 @@ impl Setting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// The paper's pair at p = 0.35.
-    fn pair() -> Setting {
+    pub(in crate::planner) fn pair() -> Setting {
         Setting {
             routing: vec![vec![0.65, 0.35], vec![1.0, 0.0]],
             commit: vec![vec![1.0, 0.0], vec![1.0, 0.0]],
