@@ -5,6 +5,9 @@ import os
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging
+
+logging.disable_progress_bar()
 
 
 def ends(folder):

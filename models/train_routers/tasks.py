@@ -46,9 +46,9 @@ class Task:
 
 
 class R2r(Task):
-    """Learns where the two arg-maxes differ, both classes weighing the same."""
+    """Learns which tokens need the large model, both classes weighing the same."""
 
-    defaults = dict(dims=[64, 64], epochs=20, rate=2e-3, decay=1e-3)
+    defaults = dict(dims=[64, 64], epochs=8, rate=2e-3, decay=1e-3)
 
     def __init__(self, labels, train, args):
         super().__init__(labels, train)
@@ -79,17 +79,17 @@ class R2r(Task):
 
 
 class Citer(Task):
-    """Learns where the small model's token is the right one.
+    """Learns where the small model's token is good enough: it is the right one, or the large model's would not be better.
 
-    Where neither model has it, the large model would not help: those rows are not learned from.
+    Where both are wrong and differ, neither can be called better: those rows are not learned from.
     """
 
-    defaults = dict(dims=[128, 64], epochs=20, rate=2e-3, decay=1e-3)
+    defaults = dict(dims=[128, 64], epochs=8, rate=1e-3, decay=1e-1)
     direction = "<"
 
     def __init__(self, labels, train, args):
         super().__init__(labels, train)
-        self.right = labels.small_best == labels.token
+        self.right = (labels.small_best == labels.token) | ~labels.needed
         self.learn = train & (self.right | (labels.large_best == labels.token))
         self.shape = dict(hidden_dims=args.hidden)
         self.net = nets.Citer(self.hidden, args.hidden, args.dropout)
@@ -113,16 +113,18 @@ class Citer(Task):
 class CoLlm(Task):
     """Learns d in `(1 - d) p_small + d p_large` to make the text likely, at a price for every d.
 
-    Without the price deferring is free, d goes to 1 wherever the large model is not worse, and it ranks nothing.
+    Without the price deferring is free, d goes to 1 wherever the large model is not worse, and it ranks nothing. Where
+    the large model is not needed both count as equally likely, or the head learns where they phrase things differently.
     """
 
-    defaults = dict(dims=[], epochs=20, rate=1e-2, decay=0.0)
+    defaults = dict(dims=[], epochs=10, rate=1e-2, decay=0.0)
     direction = ">"
 
     def __init__(self, labels, train, args):
         super().__init__(labels, train)
         self.price = args.price
         self.shift = torch.zeros(self.hidden)  # the row has no bias that could take a shift
+        self.large_logp = torch.where(labels.needed, labels.large_logp, labels.small_logp)
         self.net = nets.CoLlm(self.hidden)
 
     def inputs(self, rows):
@@ -130,7 +132,7 @@ class CoLlm(Task):
 
     def loss(self, raw, rows):
         kept = F.logsigmoid(-raw) + self.labels.small_logp[rows]
-        deferred = F.logsigmoid(raw) + self.labels.large_logp[rows]
+        deferred = F.logsigmoid(raw) + self.large_logp[rows]
         return self.price * raw.sigmoid().mean() - torch.logaddexp(kept, deferred).mean()
 
     def write(self):
@@ -140,7 +142,7 @@ class CoLlm(Task):
 class Query(Task):
     """Learns of which prompts the large model's answer is right and the small model's is not."""
 
-    defaults = dict(dims=[64], epochs=200, rate=1e-3, decay=1e-2)
+    defaults = dict(dims=[64], epochs=60, rate=1e-3, decay=1e-2)
 
     def __init__(self, labels, train, args):
         self.mean = labels.mean

@@ -5,9 +5,9 @@
 
 Writes `router.json` and `router.safetensors`, with a threshold, and prints one line of JSON. A tenth of the prompts is
 held out: they choose the epoch (lowest loss), the threshold, and give the figures. The threshold is the highest one at
-which `--recover` of the held-out answers that differ have every differing token written by the large model, but never
-one that sends more than `--most` of the tokens there; `--share` asks for a share instead. For `query`, read prompts for
-tokens.
+which `--recover` of the held-out answers that need the large model have every such token written by it, but one that sends
+at least `--least` and at most `--most` of the tokens there; `--share` asks for a share instead. For `query`, read
+prompts for tokens.
 
 Beside the labels it leaves `scores-KIND.safetensors`, the head's scores as training saw them, for check.py.
 """
@@ -78,8 +78,8 @@ def train(labels_dir, out, args):
     loss, epoch = fit(task, held, args)
     raw = raw_scores(task, held)
     asks, positive, prompt = task.asks(raw), task.positive[held], task.prompt[held]
-    recover, most = (1.0, args.share) if args.share else (args.recover, args.most)
-    at = choose.threshold(asks, positive, prompt, recover, most)
+    least, most = (args.share, args.share) if args.share else (args.least, args.most)
+    at = choose.threshold(asks, positive, prompt, args.recover, least, most)
     figures = choose.report(asks, positive, prompt, at)
     shown = raw[:CHECKED].sigmoid()
     save_file(dict(rows=held[:CHECKED].contiguous(), scores=shown.contiguous()),
@@ -101,10 +101,11 @@ def parser():
     args.add_argument("--expansion", type=int, default=2, help="r2r: inner width of a block over its width")
     args.add_argument("--logits", type=int, default=16, help="r2r: how many of the largest logits it reads")
     args.add_argument("--dropout", type=float, default=0.1)
-    args.add_argument("--price", type=float, default=0.02, help="co-llm: what deferring one token costs, in nats")
+    args.add_argument("--price", type=float, default=0.005, help="co-llm: what deferring one token costs, in nats")
     args.add_argument("--recover", type=float, default=0.97)
-    args.add_argument("--most", type=float, default=0.1)
-    args.add_argument("--share", type=float, help="the share of tokens for the large model, instead of the two above")
+    args.add_argument("--least", type=float, default=0.06)
+    args.add_argument("--most", type=float, default=0.09)
+    args.add_argument("--share", type=float, help="the share of tokens for the large model, instead of the three above")
     args.add_argument("--held-out", type=float, default=0.1)
     args.add_argument("--epochs", type=int)
     args.add_argument("--rate", type=float)
