@@ -8,10 +8,10 @@ object a line: `prompt` (the user's message) or `messages` (a conversation), and
 with the thinking, as the model would write it). Without a completion, or with `--answers large`, the large model
 writes the answer, greedily; answers that do not end in `--max-new` tokens are left out.
 
-With `--check` and an `answer` in the lines, outcomes.py finds out which of the small model's tokens do harm, and which
-model answers right; this takes longer than all the rest. Without, every token counts as harmful that the large model
-would write differently, and an answer as right when the model, decoding greedily, writes the text word for word.
-`small_right` and `large_right` (true, false) in a line go before both.
+A token needs the large model where both models' best tokens differ; with `--verify` only where that changes the final
+answer for the worse (outcomes.py). An answer is right when the model, decoding greedily, writes the text word for word; with
+`--check` also when its own answer agrees with the line's `answer`. `small_right` and `large_right` (true, false) in a line
+go before both.
 
 store.py says what is in DIR. A batch of texts is in memory at a time.
 """
@@ -102,7 +102,7 @@ def label(pair, batch, first, top, args):
     """All tensors of a batch whose first prompt is number `first`."""
     rows, states = rows_of(pair, batch, top)
     of_prompts = right(pair, batch, rows, args)
-    if args.check:
+    if args.verify:
         needed = outcomes.harmful(pair, args.check, batch, rows, args.max_new)
     else:
         needed = rows["small_best"] != rows["large_best"]
@@ -120,12 +120,15 @@ def main():
     args.add_argument("--count", type=int, help="only the first N prompts")
     args.add_argument("--answers", choices=["reference", "large"], default="reference")
     args.add_argument("--check", choices=outcomes.CHECKS, help="how an answer is compared with the line's `answer`")
+    args.add_argument("--verify", action="store_true", help="needs --check; takes longer than all the rest")
     args.add_argument("--max-new", type=int, default=512, help="most tokens of an answer that a model writes")
     args.add_argument("--top", type=int, default=100, help="how many of the largest logits are kept, at most 100")
     args.add_argument("--batch", type=int, default=32, help="texts at a time")
     args.add_argument("--threads", type=int, default=1)
     args.add_argument("--device", default="cpu")
     args = args.parse_args()
+    if args.verify and not args.check:
+        raise SystemExit("--verify needs --check: how is an answer compared?")
     torch.set_num_threads(args.threads)
     lines, pair, writer = read_lines(args.prompts, args.count), Pair(args.small, args.large, args.device), Writer(args.out)
     top = min(args.top, 100, pair.small.net.config.vocab_size)
@@ -140,12 +143,13 @@ def main():
             differ += int((out["small_best"] != out["large_best"]).sum())
             needed += int(out["needed"].sum())
         print(f"\r{min(start + args.batch, len(lines))} of {len(lines)} prompts, {rows} tokens, {100 * differ / max(1, rows):.2f} % "
-              f"diverge, {100 * needed / max(1, rows):.2f} % harmful, {time.time() - began:.0f} s", end="", file=sys.stderr, flush=True)
+              f"differ, {100 * needed / max(1, rows):.2f} % need the large model, {time.time() - began:.0f} s", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     if not prompts:
         raise SystemExit("no answer ended; give a larger --max-new")
     writer.close(dict(small=args.small, large=args.large, prompts=prompts, left_out=len(lines) - prompts, rows=rows, top=top,
-                      diverging=round(differ / rows, 5), harmful=round(needed / rows, 5), check=args.check))
+                      differing=round(differ / rows, 5), needed=round(needed / rows, 5), check=args.check,
+                      verified=args.verify))
 
 
 if __name__ == "__main__":

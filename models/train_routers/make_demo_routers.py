@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All routers of the demo pair, from its weights: problems of the split `router`, labels, four heads, checks.
 
-    python models/train_routers/make_demo_routers.py [--demo models/demo] [--work DIR] [--count 1500]
+    python models/train_routers/make_demo_routers.py [--demo models/demo] [--work DIR] [--count 3000]
 
 Writes DEMO/routers/KIND and prints a line of figures for each. With `--work` the labels stay there.
 """
@@ -43,7 +43,7 @@ def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     args.add_argument("--demo", default=os.path.join(HERE, os.pardir, "demo"))
     args.add_argument("--work", metavar="DIR", help="where the labels stay; default: a folder that is removed")
-    args.add_argument("--count", type=int, default=1500)
+    args.add_argument("--count", type=int, default=3000)
     args = args.parse_args()
     if args.work:
         os.makedirs(args.work, exist_ok=True)

@@ -10,7 +10,7 @@ A row is one position of an answer; the models have read everything before it an
 | `small_best`, `large_best` | both arg-maxes; the small model's is the candidate that a router judges |
 | `token` | what the text has there |
 | `small_logp`, `large_logp` | both log-probabilities of `token` |
-| `needed` | 1 where the large model should write: the small model's token is harmful (outcomes.py) or, without that, another one |
+| `needed` | 1 where the large model should write: the best tokens differ, and where that was verified, harmfully |
 | `prompt` | which prompt it belongs to |
 
 and of each prompt, in the order of `prompt`: `mean` (the small model's states, averaged over the prompt's tokens),

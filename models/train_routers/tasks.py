@@ -1,8 +1,8 @@
 """What each kind of head reads, learns and writes.
 
 A task gives train.py: `net`; `inputs(rows)` and `loss(raw, rows)` for row numbers of its tables; `learn`, the rows that are
-good to learn from; `positive` (should the large model write here?) and `prompt` of every row; `asks(raw)`, how much
-the head asks for the large model, 0 to 1; `write()`, the description and the tensors of the router file.
+good to learn from; `positive` (should the large model write here?) and `prompt` of every row; `settle()` after training;
+`asks(raw)`, how much the head asks for the large model, 0 to 1; `write()`, the description and the tensors of the router file.
 """
 
 import nets
@@ -41,14 +41,22 @@ class Task:
     def asks(self, raw):
         return raw.sigmoid()
 
+    def settle(self):
+        """What is left to do to the network after the last step."""
+
     def states(self, rows):
         return (self.labels.hidden[rows] - self.shift) / self.scale
 
 
 class R2r(Task):
-    """Learns which tokens need the large model, both classes weighing the same."""
+    """Learns which tokens need the large model.
 
-    defaults = dict(dims=[64, 64], epochs=8, rate=2e-3, decay=1e-3)
+    They are rare. In training they weigh more by the root of the ratio only: with the whole ratio, as in the paper, a few
+    hundred of them are soon known by heart. The other root goes into the bias afterwards, so that the scores read as if
+    both classes were equally frequent.
+    """
+
+    defaults = dict(dims=[64, 64], epochs=8, rate=1e-3, decay=1e-3)
 
     def __init__(self, labels, train, args):
         super().__init__(labels, train)
@@ -59,7 +67,7 @@ class R2r(Task):
         self.of_embed = spread(self.embed[labels.small_best[train].long()])
         self.of_top = spread(self.top[train])
         self.net = nets.R2r(self.hidden, args.hidden, args.expansion, size, args.dropout)
-        self.weight = ratio(self.positive[train])
+        self.root = ratio(self.positive[train]).sqrt()
 
     def inputs(self, rows):
         embedded = self.embed[self.labels.small_best[rows].long()]
@@ -67,7 +75,11 @@ class R2r(Task):
                 (self.top[rows] - self.of_top[0]) / self.of_top[1])
 
     def loss(self, raw, rows):
-        return balanced(raw, self.positive[rows], self.weight)
+        return balanced(raw, self.positive[rows], self.root)
+
+    def settle(self):
+        with torch.no_grad():
+            self.net.backbone.output_layer[1].bias += self.root.log()
 
     def write(self):
         same = torch.zeros(self.hidden), torch.ones(self.hidden)  # the projected logits are no input
@@ -113,18 +125,16 @@ class Citer(Task):
 class CoLlm(Task):
     """Learns d in `(1 - d) p_small + d p_large` to make the text likely, at a price for every d.
 
-    Without the price deferring is free, d goes to 1 wherever the large model is not worse, and it ranks nothing. Where
-    the large model is not needed both count as equally likely, or the head learns where they phrase things differently.
+    Without the price deferring is free, d goes to 1 wherever the large model is not worse, and it ranks nothing.
     """
 
-    defaults = dict(dims=[], epochs=10, rate=1e-2, decay=0.0)
+    defaults = dict(dims=[], epochs=30, rate=1e-2, decay=0.0)
     direction = ">"
 
     def __init__(self, labels, train, args):
         super().__init__(labels, train)
         self.price = args.price
         self.shift = torch.zeros(self.hidden)  # the row has no bias that could take a shift
-        self.large_logp = torch.where(labels.needed, labels.large_logp, labels.small_logp)
         self.net = nets.CoLlm(self.hidden)
 
     def inputs(self, rows):
@@ -132,7 +142,7 @@ class CoLlm(Task):
 
     def loss(self, raw, rows):
         kept = F.logsigmoid(-raw) + self.labels.small_logp[rows]
-        deferred = F.logsigmoid(raw) + self.large_logp[rows]
+        deferred = F.logsigmoid(raw) + self.labels.large_logp[rows]
         return self.price * raw.sigmoid().mean() - torch.logaddexp(kept, deferred).mean()
 
     def write(self):

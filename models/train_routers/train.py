@@ -76,6 +76,7 @@ def train(labels_dir, out, args):
     task = TASKS[args.kind](labels, ~of_row, args)
     held = of_row.nonzero()[:, 0]
     loss, epoch = fit(task, held, args)
+    task.settle()
     raw = raw_scores(task, held)
     asks, positive, prompt = task.asks(raw), task.positive[held], task.prompt[held]
     least, most = (args.share, args.share) if args.share else (args.least, args.most)
@@ -101,7 +102,7 @@ def parser():
     args.add_argument("--expansion", type=int, default=2, help="r2r: inner width of a block over its width")
     args.add_argument("--logits", type=int, default=16, help="r2r: how many of the largest logits it reads")
     args.add_argument("--dropout", type=float, default=0.1)
-    args.add_argument("--price", type=float, default=0.005, help="co-llm: what deferring one token costs, in nats")
+    args.add_argument("--price", type=float, default=0.05, help="co-llm: what deferring one token costs, in nats")
     args.add_argument("--recover", type=float, default=0.97)
     args.add_argument("--least", type=float, default=0.06)
     args.add_argument("--most", type=float, default=0.09)
