@@ -41,7 +41,7 @@ class Recipe:
 
 
 RECIPES = dict(
-    small=Recipe(Config(64, 192, 4, 4, 2, 16, 10000.0), steps=1200, seed=4),
+    small=Recipe(Config(64, 192, 3, 4, 2, 16, 10000.0), steps=1100, seed=4),
     large=Recipe(Config(128, 384, 5, 4, 2, 32, 10000.0), steps=4000, seed=1),
 )
 
