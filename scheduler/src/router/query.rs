@@ -4,12 +4,10 @@
 //! requests, or a score that comes with the request; a request for the large model then never touches the small one. The
 //! third reads the prompt: the small model runs it, a head scores its mean hidden state ([`HeadKind::Query`]), and either
 //! the small model goes on, or its one candidate is dropped and the large model writes everything.
-//!
-//! [`HeadKind::Query`]: super::HeadKind::Query
 
 use super::{
-    Direction, EntryRow, PURPOSE_QUERY, Payload, ReachRow, RouteRow, Router, SignalSet, Source, StepView,
-    Terms, Threshold, Verdict, draw,
+    Direction, EntryRow, Gauge, HeadKind, Measure, PURPOSE_QUERY, Payload, ReachRow, RouteRow, Router,
+    SignalSet, Source, StepView, Terms, Threshold, Verdict, draw,
 };
 use crate::ids::{ModelId, ModelSet};
 
@@ -72,9 +70,15 @@ impl Query {
     /// Whether the head sends the request on: only ever after the step that has read the whole prompt.
     fn moves(&self, row: &RouteRow) -> bool {
         let Choice::Head { head, threshold, .. } = self.choice else { return false };
-        let score = row.signals.scores.get(usize::from(head)).copied().unwrap_or(f32::NAN);
-        let first = row.model == self.entry && row.generated == 0;
-        first && Direction::AtLeast.asks(score, row.threshold.unwrap_or(threshold))
+        let gauge = Self::gauge_of(head);
+        row.model == self.entry
+            && gauge.compares(row.generated)
+            && gauge.direction.asks(gauge.read(&row.signals), row.threshold.unwrap_or(threshold))
+    }
+
+    fn gauge_of(head: u8) -> Gauge {
+        let direction = HeadKind::Query.direction();
+        Gauge { measure: Measure::Score(head), direction, peer_stays: false, once: true }
     }
 }
 
@@ -129,6 +133,13 @@ impl Router for Query {
 
     fn accepts(&self, threshold: Threshold) -> bool {
         threshold.is_share()
+    }
+
+    fn gauge(&self) -> Option<Gauge> {
+        match self.choice {
+            Choice::Head { head, .. } => Some(Self::gauge_of(head)),
+            _ => None,
+        }
     }
 
     fn terms(&self) -> Terms {

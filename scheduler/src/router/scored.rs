@@ -75,7 +75,8 @@ impl Scored {
     }
 
     fn measure(&self) -> Gauge {
-        Gauge { measure: Measure::Score(self.head), direction: self.kind.direction(), peer_stays: false }
+        let (measure, direction) = (Measure::Score(self.head), self.kind.direction());
+        Gauge { measure, direction, peer_stays: false, once: false }
     }
 }
 
