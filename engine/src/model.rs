@@ -175,6 +175,11 @@ impl OpenModel {
         let layout = self.layout(options.kv_dtype, pages);
         let ops = CpuOps::new(&self.config, isa, workers, layout, context_len, options.real_vocab)
             .map_err(|e| refuse("pages", format!("{pages} pages of KV cache cannot be had: {e}")))?;
+        let kept = HeadSet::<CpuOps>::kept_values(&self.heads, self.config.hidden_size) as usize;
+        // Asked for before it is taken, since a buffer that cannot be had would end the process.
+        Vec::<f32>::new()
+            .try_reserve_exact((pages * PAGE_TOKENS).saturating_mul(kept))
+            .map_err(|e| refuse("pages", format!("hidden states of {pages} pages cannot be had: {e}")))?;
         let decoder = Decoder::new(&ops, &self.config, &self.weights, limits(&options));
         let sizes = HeadSizes { rows: limits(&options).logit_rows, hidden: self.config.hidden_size, pages };
         let heads = HeadSet::new(&ops, self.heads, sizes);
