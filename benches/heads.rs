@@ -1,12 +1,13 @@
 //! Router heads beside the time to read their weights once, both measured in this run.
 //!
 //! A one-layer model of hidden width 1024 with a head of every kind in its published (or usual) shape, random weights. `read`
-//! sums the bytes of a head's file as fast as they can be streamed; `rows/N` scores N rows. For `query` a row is a prompt of
-//! 512 tokens. `cargo bench --bench heads`; `TOKENROUTER_BENCH_THREADS` sets the worker group (default 1).
+//! sums the bytes of a head's weights as fast as they can be streamed; `rows/N` scores N rows; `product/N` multiplies N rows
+//! with one matrix of as many weights. For `query` a row is a prompt of 512 tokens. `cargo bench --bench heads`; `TOKENROUTER_BENCH_THREADS` sets the worker group (default 1).
 
 #[path = "support/read.rs"]
 mod read;
 
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -18,7 +19,7 @@ use tokenrouter_engine::heads::{
     write_router,
 };
 use tokenrouter_engine::model::{Model, ModelOptions};
-use tokenrouter_kernels::cpu::{Ctx, Isa, StepTokens, WorkerGroup};
+use tokenrouter_kernels::cpu::{Ctx, Isa, Reduce, StepTokens, WeightRef, WorkerGroup, linear};
 
 const HIDDEN: usize = 1024;
 const VOCAB: usize = 32_768;
@@ -208,12 +209,29 @@ fn heads(c: &mut Criterion) {
         let file = RouterFile { shape, threshold: None, owner: owner.clone() };
         write_router(&folder, &file, &tensors).expect("a router file");
         drop(tensors);
-        let bytes = std::fs::read(folder.join("router.safetensors")).expect("the file");
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("eight"))).collect();
+        let weights = |heads: &[PathBuf]| {
+            Model::open(&model).expect("the model").with_heads(heads).expect("the head").weight_bytes()
+        };
+        let bytes = (weights(&[folder.clone()]) - weights(&[])) as usize;
+        // Half a word is one single-precision number.
+        let words: Vec<u64> = (0..bytes / 8).map(|i| 0x3c00_0000_3d00_0000 | i as u64 & 0xff).collect();
         let mut group = c.benchmark_group(format!("head_{name}"));
-        group.throughput(Throughput::Bytes(bytes.len() as u64));
+        group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function("read", |b| b.iter(|| read::read_all(ctx, &words)));
+        for rows in [1, ROWS] {
+            let outputs = bytes / 4 / HIDDEN;
+            let weight = WeightRef::new(
+                DType::F32,
+                outputs,
+                HIDDEN,
+                &bytemuck::cast_slice(&words)[..outputs * HIDDEN * 4],
+            );
+            let weight = weight.expect("a matrix");
+            let (x, mut out) = (values(rows * HIDDEN, 1.0), vec![0.0; rows * outputs]);
+            group.bench_function(BenchmarkId::new("product", rows), |b| {
+                b.iter(|| linear(ctx, &x, weight, None, Reduce::Whole, black_box(&mut out)));
+            });
+        }
         let mut bench = Bench::new(&model, folder);
         for rows in [1, ROWS] {
             bench.forward(rows);

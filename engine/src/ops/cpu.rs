@@ -184,11 +184,12 @@ impl Ops for CpuOps {
         out: &mut Vec<f32>,
     ) {
         let out = &mut out[at * cols..(at + 1) * cols];
-        // As many sums as fit on the stack.
-        for (block, out) in out.chunks_mut(64).enumerate() {
-            let mut sums = [0.0f64; 64];
+        // The sums of a block lie on the stack: 2 KiB, which the first-level cache keeps.
+        const BLOCK: usize = 256;
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let mut sums = [0.0f64; BLOCK];
             for position in 0..tokens {
-                let from = place(step, row, position) * cols + block * 64;
+                let from = place(step, row, position) * cols + block * BLOCK;
                 for (sum, x) in sums.iter_mut().zip(&kept[from..from + out.len()]) {
                     *sum += f64::from(*x);
                 }
