@@ -156,7 +156,7 @@ fn without_answers_the_large_models_own_are_the_measure() {
     let dir = scratch_dir("agreement");
     let path = |name: &str| dir.join(name).display().to_string();
     let (own, log, svg) = (path("own.jsonl"), path("answers.jsonl"), path("eval.svg"));
-    let lines = problems(6).iter().map(|p| serde_json::json!({"prompt": p.prompt}).to_string() + "\n");
+    let lines = problems(6).into_iter().map(|p| serde_json::json!({"prompt": p.prompt}).to_string() + "\n");
     std::fs::write(&own, lines.collect::<String>()).expect("prompts");
     // The large model is not asked for, and is measured all the same.
     let sweep = ["--router", "small", "--router", "r-stitch", "--thresholds", "never,0.03,always"];
@@ -370,7 +370,6 @@ fn what_cannot_be_measured_is_refused_by_name() {
         ),
         (vec!["eval", "--demo", "--prompts", &half], "prompt 1 has no \"answer\""),
         (vec!["eval", "--demo", "--quality", "agreement", "--check", "exact"], "--check says when"),
-        (vec!["eval", "--demo", "--quality", "bleu"], "[possible values: answer, agreement]"),
         (vec!["eval", "--config", &single, "--prompts", &own], "one model is configured"),
         (vec!["eval", "--demo", "--prompts", &bad], "bad.jsonl, line 2: \"prompt\""),
         (vec!["eval", "--demo", "--prompts", &empty], "no prompt"),
