@@ -93,6 +93,8 @@ def write_weights(tensors, path):
                 f.seek(start)
                 while start < end:
                     part = f.read(min(CHUNK, end - start))
+                    if not part:
+                        raise SystemExit(f"{source}: it has become shorter")
                     out.write(part)
                     start += len(part)
 
