@@ -66,8 +66,7 @@ KERNEL(gather_overrun)
 // Every lane stores the same value to the same word: harmless on this machine, a race all the same.
 extern "C" __global__ void same_word(float* out, const float* in) {
     SMEM(float, total, 1);
-    float v = __shfl_sync(~0u, in[threadIdx.x], 5);
-    total[0] = v;
+    total[0] = in[5];
     __syncthreads();
     out[threadIdx.x] = total[0];
 }

@@ -15,10 +15,8 @@ enum Expect {
     Wrong,
     /// A launch error with these words, under every seed.
     Says(&'static str),
-    /// One or the other: a launch error with these words under at least one seed.
-    SaysOnce(&'static str),
 }
-use Expect::{Right, Says, SaysOnce, Wrong};
+use Expect::{Right, Says, Wrong};
 
 /// Kernel, then what plain, race and asan must make of it.
 type Row = (&'static str, Expect, Expect, Expect);
@@ -33,7 +31,8 @@ fn expected(kernel: &str, input: &[f32]) -> Vec<f32> {
         "last" => t(&|i| (1..=3).map(|b| input[i ^ 1] * b as f32).sum()),
         "warp" | "uninitialised" => t(&|i| input[i ^ 1]),
         "past" if kernel == "past_dynamic" => t(&|i| input[i] + 1.0),
-        "same" => t(&|i| input[i / 32 * 32 + 5]),
+        "same" => t(&|_| input[5]),
+        "overflow" => t(&|i| input[i] + 1.0),
         _ => t(&|i| input[i]),
     }
 }
@@ -96,7 +95,6 @@ fn check(session: &Session, kernel: &str, expect: &Expect) -> Result<(), String>
     let input: Vec<f32> = (0..1024u16).map(|i| f32::from(i % 97) + 1.0).collect();
     let want = expected(kernel, &input);
     let mut wrong = 0;
-    let mut said = 0;
     for seed in SEEDS {
         session.reset(Settings { seed, ..Settings::default() });
         let got = run(kernel, &input);
@@ -104,8 +102,7 @@ fn check(session: &Session, kernel: &str, expect: &Expect) -> Result<(), String>
         match (&got, expect) {
             (Ok(values), Right) if *values == want => {}
             (Ok(values), Wrong) => wrong += usize::from(*values != want),
-            (Err(_), Says(part) | SaysOnce(part)) if message.contains(part) => said += 1,
-            (Ok(_), SaysOnce(_)) => {}
+            (Err(_), Says(part)) if message.contains(part) => {}
             (Ok(values), _) => {
                 return Err(format!("{kernel}, seed {seed}: no error; results right: {}", *values == want));
             }
@@ -114,7 +111,6 @@ fn check(session: &Session, kernel: &str, expect: &Expect) -> Result<(), String>
     }
     match expect {
         Wrong if wrong == 0 => Err(format!("{kernel}: the results are right under every seed")),
-        SaysOnce(part) if said == 0 => Err(format!("{kernel}: no seed says '{part}'")),
         _ => Ok(()),
     }
 }
@@ -139,7 +135,7 @@ fn table() -> Vec<Row> {
         ("divergent_barrier", Says("barrier divergence"), Says("barrier divergence"), Says("barrier divergence")),
         ("past_dynamic", Says("'dynamic' was overrun"), Says("outside every shared array"), Says("use-after-poison")),
         ("past_static", Says("'small' was overrun"), Says("outside every shared array"), Says("use-after-poison")),
-        ("read_outside", Wrong, Says("read of 4 bytes outside every device allocation"), Says("use-after-poison")),
+        ("read_outside", Says("outside every device allocation"), Says("read of 4 bytes outside every device allocation"), Says("use-after-poison")),
         ("uninitialised", Wrong, Says("uninitialised shared memory at bugs.cu:"), Wrong),
         ("warp_no_sync", Right, Says("race in shared memory"), Right),
         ("last_block_no_fence", Right, Says("race in device memory"), Right),
