@@ -23,7 +23,12 @@ struct Variant {
 const VARIANTS: [Variant; 3] = [
     Variant { name: "plain", kernels: &["-O2"], runtime: None, link: &[] },
     // The compiler calls __tsan_read4(p) and the like before every access; race.cpp defines them, libtsan stays out.
-    Variant { name: "race", kernels: &["-O2", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"], runtime: Some("-DEMU_RACE"), link: &[] },
+    Variant {
+        name: "race",
+        kernels: &["-O2", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"],
+        runtime: Some("-DEMU_RACE"),
+        link: &[],
+    },
     // ubsan.cpp defines the handlers of the undefined-behaviour sanitizer; the address sanitizer is the real one.
     Variant {
         name: "asan",

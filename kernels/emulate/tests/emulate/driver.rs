@@ -37,7 +37,8 @@ fn an_image_or_a_kernel_that_is_not_there_is_an_error() {
     let rig = Rig::new();
     let missing = rig.module.load_function("no_such_kernel").err().expect("an error");
     assert_eq!(name(missing), "CUDA_ERROR_NOT_FOUND");
-    let text = rig.ctx.load_module(Ptx::from_binary(b"not an image at all".to_vec())).err().expect("an error");
+    let text =
+        rig.ctx.load_module(Ptx::from_binary(b"not an image at all".to_vec())).err().expect("an error");
     assert_eq!(name(text), "CUDA_ERROR_INVALID_IMAGE");
     assert!(session.kernel_names().contains(&"test_axpy".to_string()));
 }
@@ -202,7 +203,8 @@ fn the_seed_orders_threads_and_blocks() {
         let mut next = rig.stream.alloc_zeros::<u32>(1).unwrap();
         let f = rig.function("test_order");
         // SAFETY: the counter gives each of the 64 threads a slot of its own.
-        unsafe { rig.stream.launch_builder(&f).arg(&mut order).arg(&mut next).launch(grid(4, 16, 0)) }.unwrap();
+        unsafe { rig.stream.launch_builder(&f).arg(&mut order).arg(&mut next).launch(grid(4, 16, 0)) }
+            .unwrap();
         orders.push(rig.stream.clone_dtoh(&order).unwrap());
     }
     let forward: Vec<u32> = (0..64).collect();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig, result,
+    CudaContext, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, DriverError, LaunchConfig,
+    result,
 };
 use cudarc::nvrtc::Ptx;
 use tokenrouter_emulate::{Kernels, STUB_IMAGE, Session, Settings, session_with, skip};

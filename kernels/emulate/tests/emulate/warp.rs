@@ -40,7 +40,8 @@ fn mma_multiplies_matrices_in_the_documented_layout() {
             let mut dc = rig.stream.clone_htod(&start).unwrap();
             let f = rig.function(kernel);
             // SAFETY: the matrices have the kernel's sizes.
-            unsafe { rig.stream.launch_builder(&f).arg(&mut dc).arg(&da).arg(&db).launch(grid(1, 32, 0)) }.unwrap();
+            unsafe { rig.stream.launch_builder(&f).arg(&mut dc).arg(&da).arg(&db).launch(grid(1, 32, 0)) }
+                .unwrap();
             assert_eq!(rig.stream.clone_dtoh(&dc).unwrap(), product(&a, &b, &start), "{kernel}, seed {seed}");
         }
     }
@@ -124,7 +125,13 @@ fn convert(rig: &Rig, what: i32, input: &[u32]) -> Vec<u32> {
     let blocks = u32::try_from(input.len().div_ceil(256)).unwrap();
     // SAFETY: n values in and out.
     unsafe {
-        rig.stream.launch_builder(&f).arg(&mut out).arg(&source).arg(&what).arg(&n).launch(grid(blocks, 256, 0))
+        rig.stream
+            .launch_builder(&f)
+            .arg(&mut out)
+            .arg(&source)
+            .arg(&what)
+            .arg(&n)
+            .launch(grid(blocks, 256, 0))
     }
     .unwrap();
     rig.stream.clone_dtoh(&out).unwrap()
@@ -140,7 +147,8 @@ fn every_bf16_and_f16_pattern_widens_as_the_half_crate_says() {
     let Some(_session) = begin(Settings::default()) else { return };
     let rig = Rig::new();
     let patterns: Vec<u32> = (0..=0xffff).collect();
-    for (what, widen) in [(0, (|b| bf16::from_bits(b).to_f32()) as fn(u16) -> f32), (2, |b| f16::from_bits(b).to_f32())]
+    for (what, widen) in
+        [(0, (|b| bf16::from_bits(b).to_f32()) as fn(u16) -> f32), (2, |b| f16::from_bits(b).to_f32())]
     {
         for (pattern, got) in patterns.iter().zip(convert(&rig, what, &patterns)) {
             let want = widen(u16::try_from(*pattern).unwrap());
