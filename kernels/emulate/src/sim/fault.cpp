@@ -19,18 +19,26 @@ namespace emu {
 
 #ifdef EMU_ASAN
 
+// The text from `from` on up to the first of the characters `until`.
+static std::string piece(const char* from, const char* until) { return std::string(from, std::strcspn(from, until)); }
+
 // The sanitizer goes on after a report (-fsanitize-recover); the launch fails where the kernel next waits or ends.
+// A report reads "... ERROR: AddressSanitizer: KIND on address 0xADDRESS ...\n  #0 0xPC in FUNCTION FILE:LINE\n ...".
 static void sanitizer_report(const char* text) {
     if (!in_kernel()) return;
-    // The line that starts with "==pid==ERROR: " says what; the first frame says where.
-    const char* error = std::strstr(text, "ERROR: ");
-    std::string what = error != nullptr ? error + 7 : text;
-    what = what.substr(0, what.find('\n'));
-    std::string where;
-    if (const char* frame = std::strstr(text, "#0 ")) {
-        where = std::string(frame).substr(0, std::string(frame).find('\n'));
+    const char* start = std::strstr(text, "AddressSanitizer: ");
+    std::string what = start != nullptr ? piece(start + 18, " \n") : "sanitizer report";
+    if (const char* at = std::strstr(text, "address 0x")) {
+        const void* p = reinterpret_cast<const void*>(std::strtoull(at + 8, nullptr, 16));
+        std::string why = owner_of(p) != -2 ? range_error(launch_now().device, p, 1) : "";
+        if (why.empty() && in_shared_region(p) && !shared_holds(p, 1)) why = "outside every shared array";
+        if (!why.empty()) what += ", access " + why;
     }
-    fail_later("%s %s", what.c_str(), where.c_str());
+    if (const char* frame = std::strstr(text, "#0 ")) {
+        std::string line = piece(frame, "\n");
+        what += " at " + line.substr(line.find_last_of("/ ") + 1);
+    }
+    fail_later("%s", what.c_str());
 }
 
 #endif

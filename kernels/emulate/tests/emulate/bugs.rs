@@ -143,7 +143,7 @@ fn table() -> Vec<Row> {
             "gather_overrun",
             Wrong,
             Says("outside every device allocation at bugs.cu:"),
-            Says("use-after-poison"),
+            Says("outside every device allocation at bugs.cu:"),
         ),
         ("same_word", Right, Says("race in shared memory: write of 4 bytes at bugs.cu:"), Right),
         ("some_lanes_shuffle", Says("shuffle"), Says("shuffle"), Says("shuffle")),
@@ -157,7 +157,7 @@ fn table() -> Vec<Row> {
             "past_dynamic",
             Says("'dynamic' was overrun"),
             Says("outside every shared array"),
-            Says("use-after-poison"),
+            Says("outside every shared array at bugs.cu:"),
         ),
         (
             "past_static",

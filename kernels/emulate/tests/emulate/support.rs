@@ -76,11 +76,6 @@ impl<T: Copy> Pinned<T> {
         unsafe { self.start.add(i).write_volatile(value) }
     }
 
-    /// The address as kernels see it.
-    pub(crate) fn device(&self) -> u64 {
-        self.start as u64
-    }
-
     /// Queues a copy of everything to the device.
     pub(crate) fn to_device(&self, to: u64, stream: &CudaStream) -> Result<(), DriverError> {
         // SAFETY: the copy is queued; both sides outlive it in the tests that wait for it.
