@@ -45,7 +45,7 @@ const VARIANTS: [Variant; 3] = [
 ];
 
 /// Contraction off and no -march: results are the same on every machine.
-const COMMON: [&str; 9] = [
+const COMMON: [&str; 10] = [
     "-std=c++17",
     "-fPIC",
     "-g1",
@@ -55,6 +55,7 @@ const COMMON: [&str; 9] = [
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
+    "-Wno-unknown-pragmas",
 ];
 
 struct Job {
