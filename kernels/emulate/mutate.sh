@@ -13,6 +13,7 @@ list="$(mktemp)"
 trap 'rm -f "$list" "$list.sorted"' EXIT
 TOKENROUTER_EMU_SITES="$list" "$@" >/dev/null 2>&1 || { echo "the command fails as it is"; exit 2; }
 sort -u -t: -k1,1 -k2,2n "$list" > "$list.sorted"
+[ -s "$list.sorted" ] || { echo "the command runs no kernel with a barrier, sync, wait or fence"; exit 2; }
 total=0 survivors=0
 while read -r site kind; do
   total=$((total + 1))
