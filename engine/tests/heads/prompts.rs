@@ -57,18 +57,24 @@ fn chunks_threads_batches_and_pages_change_no_bit() {
     for n in [1, 2, 15, 16, 17, 31, 33, 40] {
         let expected = alone(&mut one, n);
         for cuts in [vec![], vec![1], vec![16], vec![3, 16, 20], vec![7, 8, 9, 30, 32], (1..40).collect()] {
+            // Other positions stood on these pages.
+            let before = [row([3, 9, 1, 30], 0..40, 40), row([2, 60, 0, 61], 0..40, 40)];
+            run(&mut executor, BOTH, &greedy(), &before);
             let mut at = 0;
             let ends = cuts.into_iter().filter(|cut| *cut < n).chain([n]);
             for end in ends {
-                // Beside it rows of every other kind: a decode, a whole prompt, a cut one.
+                // Alone, so that a step may sample nothing, and beside rows of every other kind: a decode, a whole prompt, a
+                // cut one.
+                let alone = run(&mut executor, BOTH, &greedy(), &[row([9, 3, 30, 1], at..end, n)]);
                 let feeds = [
                     row([40, 41, 42, 43], 0..5, 4),
-                    row([9, 3, 30, 1], at..end, n),
+                    row([60, 2, 61, 0], at..end, n),
                     whole(3, 21),
                     row([50, 51, 52, 53], 0..18, 30),
                 ];
                 let results = run(&mut executor, BOTH, &greedy(), &feeds);
                 let score = if end == n { expected } else { 0 };
+                assert_eq!(bits(&alone[0]), score, "{n} tokens fed up to {end}, alone");
                 assert_eq!(bits(&results[1]), score, "{n} tokens fed up to {end}");
                 at = end;
             }
@@ -96,8 +102,8 @@ fn a_shared_prefix_is_skipped_and_changes_no_bit() {
 fn a_prompt_computed_again_on_used_pages_has_the_same_score() {
     let mut executor = executor(1);
     let expected = alone(&mut executor, 20);
-    for other in [40, 7] {
-        run(&mut executor, BOTH, &greedy(), &[row([5, 4, 3, 2], 0..other, other)]);
+    for other in [40, 17] {
+        run(&mut executor, BOTH, &greedy(), &[row([4, 5, 2, 3], 0..other, other)]);
         assert_eq!(bits(&run(&mut executor, BOTH, &greedy(), &[row([5, 4, 3, 2], 0..20, 20)])[0]), expected);
     }
 }
