@@ -5,10 +5,13 @@
 #
 #   kernels/emulate/mutate.sh [every Nth line, default 1] COMMAND...
 #   TOKENROUTER_EMU=race kernels/emulate/mutate.sh 4 target/debug/deps/cuda-0123456789abcdef --quiet
+#
+# The race build sees most; a line that only orders atomics shows under several seeds of the plain build. To ask both:
+#   mutate.sh bash -c "TOKENROUTER_EMU=race $test && TOKENROUTER_EMU=plain TOKENROUTER_EMU_SEEDS=0,1,2,3 $test"
 set -uo pipefail
 step=1
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then step="$1"; shift; fi
-[ $# -gt 0 ] || { sed -n '2,8p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n "2,11p" "$0"; exit 2; }
 list="$(mktemp)"
 trap 'rm -f "$list" "$list.sorted"' EXIT
 TOKENROUTER_EMU_SITES="$list" "$@" >/dev/null 2>&1 || { echo "the command fails as it is"; exit 2; }
