@@ -47,7 +47,7 @@ fn tensor(name: &str, shape: &[usize]) -> NamedTensor {
     NamedTensor { name: name.to_owned(), shape: shape.to_vec(), values }
 }
 
-fn linear(into: &mut Vec<NamedTensor>, name: &str, to: usize, from: usize) {
+fn matrix(into: &mut Vec<NamedTensor>, name: &str, to: usize, from: usize) {
     into.push(tensor(&format!("{name}.weight"), &[to, from]));
     into.push(tensor(&format!("{name}.bias"), &[to]));
 }
@@ -60,16 +60,16 @@ fn norm(into: &mut Vec<NamedTensor>, name: &str, width: usize) {
 fn r2r() -> (HeadShape, Vec<NamedTensor>) {
     const EXPANSION: usize = 4;
     let mut all = Vec::new();
-    linear(&mut all, "logits_projection", HIDDEN, 100);
-    linear(&mut all, "combined_projection", HIDDEN, 3 * HIDDEN);
-    linear(&mut all, "backbone.input_projection", HIDDEN, HIDDEN);
+    matrix(&mut all, "logits_projection", HIDDEN, 100);
+    matrix(&mut all, "combined_projection", HIDDEN, 3 * HIDDEN);
+    matrix(&mut all, "backbone.input_projection", HIDDEN, HIDDEN);
     for block in 0..6 {
         norm(&mut all, &format!("backbone.blocks.{block}.layer_norm"), HIDDEN);
-        linear(&mut all, &format!("backbone.blocks.{block}.mlp.0"), EXPANSION * HIDDEN, HIDDEN);
-        linear(&mut all, &format!("backbone.blocks.{block}.mlp.3"), HIDDEN, EXPANSION * HIDDEN);
+        matrix(&mut all, &format!("backbone.blocks.{block}.mlp.0"), EXPANSION * HIDDEN, HIDDEN);
+        matrix(&mut all, &format!("backbone.blocks.{block}.mlp.3"), HIDDEN, EXPANSION * HIDDEN);
     }
     norm(&mut all, "backbone.output_layer.0", HIDDEN);
-    linear(&mut all, "backbone.output_layer.1", 1, HIDDEN);
+    matrix(&mut all, "backbone.output_layer.1", 1, HIDDEN);
     let shape = R2rShape {
         hidden_dims: vec![HIDDEN; 6],
         expansion_factor: EXPANSION,
@@ -83,12 +83,12 @@ fn r2r() -> (HeadShape, Vec<NamedTensor>) {
 
 fn citer() -> (HeadShape, Vec<NamedTensor>) {
     let mut all = Vec::new();
-    linear(&mut all, "mlp.0", 2 * HIDDEN, HIDDEN);
+    matrix(&mut all, "mlp.0", 2 * HIDDEN, HIDDEN);
     norm(&mut all, "mlp.1", 2 * HIDDEN);
     all.push(tensor("mlp.1.running_mean", &[2 * HIDDEN]));
     all.push(tensor("mlp.1.running_var", &[2 * HIDDEN]));
-    linear(&mut all, "mlp.4", HIDDEN, 2 * HIDDEN);
-    linear(&mut all, "linear", 1, HIDDEN);
+    matrix(&mut all, "mlp.4", HIDDEN, 2 * HIDDEN);
+    matrix(&mut all, "linear", 1, HIDDEN);
     (HeadShape::Citer(CiterShape { hidden_dims: [2 * HIDDEN, HIDDEN], batch_norm_eps: 1e-5 }), all)
 }
 
@@ -99,8 +99,8 @@ fn co_llm() -> (HeadShape, Vec<NamedTensor>) {
 fn query() -> (HeadShape, Vec<NamedTensor>) {
     const WIDTH: usize = 64;
     let mut all = Vec::new();
-    linear(&mut all, "mlp.0", WIDTH, HIDDEN);
-    linear(&mut all, "mlp.2", 1, WIDTH);
+    matrix(&mut all, "mlp.0", WIDTH, HIDDEN);
+    matrix(&mut all, "mlp.2", 1, WIDTH);
     (HeadShape::Query(QueryShape { hidden_dim: WIDTH }), all)
 }
 

@@ -12,7 +12,7 @@ use crate::config::Config;
 /// The first model alone.
 const SMALL: &str = "small";
 /// The last model alone.
-const LARGE: &str = "large";
+pub(super) const LARGE: &str = "large";
 /// Routers that need no training, in the order in which they are shown.
 const UNTRAINED: [&str; 4] = ["r-stitch", "me", QUERY, "fixed"];
 /// Whole answers by one model.
@@ -64,6 +64,13 @@ impl Sweep {
             thresholds: thresholds.iter().map(threshold).collect::<Result<_, _>>()?,
             shares: shares.to_vec(),
         })
+    }
+
+    /// Adds the large model alone to the routers that were asked for.
+    pub(super) fn need_large(&mut self) {
+        if !self.routers.is_empty() {
+            self.routers.push(LARGE.into());
+        }
     }
 
     fn shares(&self) -> &[f32] {
