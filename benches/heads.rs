@@ -19,7 +19,7 @@ use tokenrouter_engine::heads::{
     write_router,
 };
 use tokenrouter_engine::model::{Model, ModelOptions};
-use tokenrouter_kernels::cpu::{Ctx, Isa, Reduce, StepTokens, WeightRef, WorkerGroup, linear};
+use tokenrouter_kernels::cpu::{self, Ctx, Isa, Reduce, StepTokens, WeightRef, WorkerGroup};
 
 const HIDDEN: usize = 1024;
 const VOCAB: usize = 32_768;
@@ -229,7 +229,7 @@ fn heads(c: &mut Criterion) {
             let weight = weight.expect("a matrix");
             let (x, mut out) = (values(rows * HIDDEN, 1.0), vec![0.0; rows * outputs]);
             group.bench_function(BenchmarkId::new("product", rows), |b| {
-                b.iter(|| linear(ctx, &x, weight, None, Reduce::Whole, black_box(&mut out)));
+                b.iter(|| cpu::linear(ctx, &x, weight, None, Reduce::Whole, black_box(&mut out)));
             });
         }
         let mut bench = Bench::new(&model, folder);
