@@ -212,7 +212,7 @@ fn heads(c: &mut Criterion) {
         let weights = |heads: &[PathBuf]| {
             Model::open(&model).expect("the model").with_heads(heads).expect("the head").weight_bytes()
         };
-        let bytes = (weights(&[folder.clone()]) - weights(&[])) as usize;
+        let bytes = (weights(std::slice::from_ref(&folder)) - weights(&[])) as usize;
         // Half a word is one single-precision number.
         let words: Vec<u64> = (0..bytes / 8).map(|i| 0x3c00_0000_3d00_0000 | i as u64 & 0xff).collect();
         let mut group = c.benchmark_group(format!("head_{name}"));
