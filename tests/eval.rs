@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use support::heads::{KINDS, Scorer, run_scored, write_random};
-use support::process::{demo_config, run, scratch_dir};
+use support::process::{demo_config, run_bare as run, scratch_dir};
 use support::reference::{RefRequest, RefRouter, Reference};
 use support::{is_right, problems, rendered};
 use tokenrouter_engine::SamplingParams;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::engine::{Outcome, demo_config, request, run_all, start, stop};
 use support::heads::{Scorer, write_random};
-use support::process::{run, scratch_dir};
+use support::process::{bare_demo, run, scratch_dir};
 use support::reference::{RefRequest, RefRouter, Reference};
-use support::{problems, rendered, root};
+use support::{problems, rendered};
 use tokenrouter_engine::budget::BudgetError;
 use tokenrouter_engine::{EngineConfig, EngineError, EngineRequest, RouteConfig, SamplingParams};
 use tokenrouter_scheduler::Threshold;
@@ -136,15 +136,6 @@ fn the_choice_is_that_of_the_sequential_loop_to_the_last_bit_of_the_score() {
         stop(&engine);
     }
     assert!(found > 500 && preempted > 0, "{found} prompt tokens were shared, {preempted} preemptions");
-}
-
-/// The demo pair without the routers that lie beside it.
-fn bare_demo() -> PathBuf {
-    let dir = scratch_dir("bare-demo");
-    for name in ["slm", "llm", "eval.jsonl"] {
-        std::os::unix::fs::symlink(root().join("models/demo").join(name), dir.join(name)).expect("a link");
-    }
-    dir
 }
 
 #[test]
