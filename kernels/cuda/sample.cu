@@ -126,7 +126,7 @@ __device__ __forceinline__ void draw_token(const Draw& d, unsigned long long bit
         for (unsigned first = from; first < to; first += 32) {
             unsigned id = first + lane;
             unsigned long long sum = id < to ? d.kept(id) : 0;
-            for (int step = 1; step < 32; step *= 2) {
+            for (unsigned step = 1; step < 32; step *= 2) {
                 unsigned long long other = __shfl_up_sync(~0u, sum, step);
                 sum += lane >= step ? other : 0;
             }
