@@ -68,7 +68,7 @@ __device__ __forceinline__ void copy_values(bf16* v, const AttnArgs& a, const It
 // 16 bytes per block of 32 elements: elements 32 b + 8 t .. of one vector; zero where there is none.
 template <int HD>
 __device__ __forceinline__ void load_vector(uint4 (&x)[Tile<HD>::blocks], const bf16* vector, bool valid, unsigned t) {
-#pragma unroll
+    UNROLL
     for (int b = 0; b < Tile<HD>::blocks; b++) {
         x[b] = make_uint4(0, 0, 0, 0);
         if (valid && (HD >= 32 || t < 2)) {
@@ -85,7 +85,7 @@ struct Queries {
 
     __device__ __forceinline__ void load(const AttnArgs& a, const AttnRow& r, const RowShape& s, const Item& it,
                                          unsigned g, unsigned t) {
-#pragma unroll
+        UNROLL
         for (int h = 0; h < 2; h++) {
             unsigned m = it.tile * 16 + g + 8 * h;
             bool valid = m < s.queries;
@@ -100,7 +100,7 @@ struct Queries {
 // Scores of 8 positions for 16 queries.
 template <int HD>
 __device__ __forceinline__ void score(float (&s)[4], const Queries<HD>& q, const uint4 (&k)[Tile<HD>::blocks]) {
-#pragma unroll
+    UNROLL
     for (int b = 0; b < Tile<HD>::blocks; b++) {
         unsigned a0[4] = {q.q[0][b].x, q.q[1][b].x, q.q[0][b].y, q.q[1][b].y}, b0[2] = {k[b].x, k[b].y};
         mma_bf16_16816(s, a0, b0);
@@ -114,16 +114,16 @@ __device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b
 // Scales and masks; returns the largest score of each of the lane's two rows over the warp's 16 positions.
 __device__ __forceinline__ float2 mask_scores(float (&s)[2][4], const int (&last)[2], int position, float scale) {
     float top[2] = {NEG_INF, NEG_INF};
-#pragma unroll
+    UNROLL
     for (int n = 0; n < 2; n++) {
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 4; i++) {
             bool seen = position + 8 * n + i % 2 <= last[i / 2];
             s[n][i] = seen ? __fmul_rn(s[n][i], scale) : NEG_INF;
             top[i / 2] = larger(top[i / 2], s[n][i]);
         }
     }
-#pragma unroll
+    UNROLL
     for (int h = 0; h < 2; h++) {
         top[h] = larger(top[h], __shfl_xor_sync(~0u, top[h], 1));
         top[h] = larger(top[h], __shfl_xor_sync(~0u, top[h], 2));
@@ -138,11 +138,11 @@ __device__ __forceinline__ float unit_max(const float* maxima, unsigned row) {
 // P of the warp's positions into shared memory, [16][P_PITCH] bf16.
 __device__ __forceinline__ void store_weights(bf16* p, const float (&s)[2][4], const float* maxima, unsigned g,
                                               unsigned column) {
-#pragma unroll
+    UNROLL
     for (int h = 0; h < 2; h++) {
         float max = unit_max(maxima, g + 8 * h);
         max = max == NEG_INF ? 0.0f : max;
-#pragma unroll
+        UNROLL
         for (int n = 0; n < 2; n++) {
             float x = exp2_neg(__fsub_rn(s[n][2 * h], max)), y = exp2_neg(__fsub_rn(s[n][2 * h + 1], max));
             *(unsigned*)(p + (g + 8 * h) * P_PITCH + column + 8 * n) = pack_bf16(x, y);
@@ -158,13 +158,13 @@ __device__ __forceinline__ void weigh(float (&o)[Tile<HD>::dims / 8][4], float (
     using T = Tile<HD>;
     const unsigned ones[2] = {0x3f803f80u, 0x3f803f80u};
     unsigned matrix = lane / 8;
-#pragma unroll
+    UNROLL
     for (int k = 0; k < UNIT / 16; k++) {
         unsigned a[4];
         ldmatrix_x4(a, p + lane % 16 * P_PITCH + 16 * k + lane / 16 * 8);
         mma_bf16_16816(sum, a, ones);
         unsigned row = 16 * k + matrix % 2 * 8 + lane % 8;
-#pragma unroll
+        UNROLL
         for (int d = 0; d < T::dims / 16; d++) {
             unsigned piece = dim / 8 + 2 * d + matrix / 2, b[4];
             ldmatrix_x4_trans(b, v + row * HD + ((piece ^ (row & T::swizzle)) * 8));
@@ -179,11 +179,11 @@ __device__ __forceinline__ void weigh(float (&o)[Tile<HD>::dims / 8][4], float (
 template <int HD>
 __device__ __forceinline__ void store_part(float* part, const float (&o)[Tile<HD>::dims / 8][4], unsigned dim,
                                            const bool (&used)[2], unsigned g, unsigned t) {
-#pragma unroll
+    UNROLL
     for (int h = 0; h < 2; h++) {
         if (used[h]) {
             float* row = part + (g + 8 * h) * (HD + 4) + dim + 2 * t;
-#pragma unroll
+            UNROLL
             for (int d = 0; d < Tile<HD>::dims / 8; d++) {
                 *(float2*)(row + 8 * d) = make_float2(o[d][2 * h], o[d][2 * h + 1]);
             }
@@ -201,7 +201,7 @@ __device__ __forceinline__ void attend(const AttnArgs& a, const AttnRow& r, cons
     q.load(a, r, s, it, g, t);
     float scores[2][4] = {};
     unsigned first = it.unit * UNIT + warp * 16;
-#pragma unroll
+    UNROLL
     for (int n = 0; n < 2; n++) {
         unsigned position = first + 8 * n + g;
         bool valid = position < s.length;
@@ -225,7 +225,7 @@ __device__ __forceinline__ void attend(const AttnArgs& a, const AttnRow& r, cons
         bool used[2] = {q.last[0] >= 0, q.last[1] >= 0};
         store_part<HD>(part, o, dim, used, g, t);
         if (warp == 0 && t == 0) {
-#pragma unroll
+            UNROLL
             for (int h = 0; h < 2; h++) {
                 if (used[h]) {
                     float* tail = part + (g + 8 * h) * (HD + 4) + HD;

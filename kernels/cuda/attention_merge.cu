@@ -21,7 +21,7 @@ struct State {
 
     __device__ __forceinline__ void load(const float* part, unsigned lane) {
         max = part[HD], sum = part[HD + 1];
-#pragma unroll
+        UNROLL
         for (int i = 0; i < width; i++) {
             o[i] = part[dim(lane) + i];
         }
@@ -33,7 +33,7 @@ struct State {
         float a = exp2_neg(__fsub_rn(max, base)), b = exp2_neg(__fsub_rn(next.max, base));
         max = n;
         sum = __fmaf_rn(sum, a, __fmul_rn(next.sum, b));
-#pragma unroll
+        UNROLL
         for (int i = 0; i < width; i++) {
             o[i] = __fmaf_rn(o[i], a, __fmul_rn(next.o[i], b));
         }
@@ -51,7 +51,7 @@ __device__ __forceinline__ void merge_units(const AttnArgs& a) {
         RowShape s(a, r);
         unsigned m = (token - r.first) * s.group + q_head % s.group, head = q_head / s.group;
         unsigned units = (r.start + token - r.first) / UNIT + 1;
-        S total, segment;
+        S total = {}, segment = {};
         for (unsigned unit = 0; unit < units; unit++) {
             unsigned item = (unit * a.kv_heads + head) * s.tiles + m / 16;
             S next;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void merge_units(const AttnArgs& a) {
         float inverse = __fdiv_rn(1.0f, total.sum);
         bf16* out = a.out + (size_t)token * a.out_stride + q_head * HD + S::dim(lane);
         if (HD >= 32 || lane < HD) {
-#pragma unroll
+            UNROLL
             for (int e = 0; e < S::width; e++) {
                 out[e] = f32_to_bf16(__fadd_rn(__fmul_rn(total.o[e], inverse), 0.0f));
             }

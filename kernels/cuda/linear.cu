@@ -70,7 +70,7 @@ struct Stream {
     __device__ __forceinline__ void seek(const LinearArgs& a, const Share& s, unsigned lane) {
         left = group < s.groups ? s.blocks : 0;
         if (left != 0) {
-#pragma unroll
+            UNROLL
             for (int m = 0; m < MT; m++) {
                 // The last group may be partial: its missing tiles repeat the last one and are not stored.
                 unsigned tile = min_u(group * s.group_tiles + s.sub + m, s.tiles - 1);
@@ -81,7 +81,7 @@ struct Stream {
 
     // Starts the copy of one 32-block into the stage at `to`.
     __device__ __forceinline__ void copy(uint4* to) {
-#pragma unroll
+        UNROLL
         for (int m = 0; m < MT; m++) {
             cp_async16(to + m * BLOCK_PIECES, next[m]);
             cp_async16(to + m * BLOCK_PIECES + 32, next[m] + 32);
@@ -102,7 +102,7 @@ struct Stream {
 
 template <int NT>
 __device__ __forceinline__ void load_x(uint4 (&x)[NT], const uint4* base, const unsigned (&offset)[NT]) {
-#pragma unroll
+    UNROLL
     for (int n = 0; n < NT; n++) {
         x[n] = base[offset[n]];
     }
@@ -112,17 +112,17 @@ __device__ __forceinline__ void load_x(uint4 (&x)[NT], const uint4* base, const 
 // pairs 4j and 4j + 2 of them (N2), the same permutation of K in W and X.
 template <int NT, int MT>
 __device__ __forceinline__ void multiply(float (&acc)[MT][NT][4], const uint4* w, const uint4 (&x)[NT]) {
-#pragma unroll
+    UNROLL
     for (int m = 0; m < MT; m++) {
         uint4 v = w[m * BLOCK_PIECES], u = w[m * BLOCK_PIECES + 32];
         unsigned first[4] = {v.x, v.y, v.z, v.w};
         unsigned second[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
+        UNROLL
         for (int n = 0; n < NT; n++) {
             unsigned b[2] = {x[n].x, x[n].y};
             mma_bf16_16816(acc[m][n], first, b);
         }
-#pragma unroll
+        UNROLL
         for (int n = 0; n < NT; n++) {
             unsigned b[2] = {x[n].z, x[n].w};
             mma_bf16_16816(acc[m][n], second, b);
@@ -135,9 +135,9 @@ template <int NT, int MT>
 __device__ __forceinline__ void store_partial(float* part, const float (&acc)[MT][NT][4], unsigned lane) {
     constexpr unsigned pitch = 8 * NT + 4;
     unsigned g = lane / 4, t = lane % 4;
-#pragma unroll
+    UNROLL
     for (int m = 0; m < MT; m++) {
-#pragma unroll
+        UNROLL
         for (int n = 0; n < NT; n++) {
             float* p = part + (16 * m + g) * pitch + 8 * n + 2 * t;
             *(float2*)p = make_float2(acc[m][n][0], acc[m][n][1]);
@@ -207,7 +207,7 @@ struct Walk {
     template <bool COPY>
     __device__ __forceinline__ void block(float (&acc)[MT][NT][4], Stream<MT>& stream, bool more) {
         uint4 now[NT];
-#pragma unroll
+        UNROLL
         for (int n = 0; n < NT; n++) {
             now[n] = ahead[n];
         }
@@ -236,7 +236,7 @@ struct Walk {
                 continue;
             }
             unsigned end = left - run;
-#pragma unroll 2
+            UNROLL_BY(2)
             while (left != end) {
                 left--;
                 block<true>(acc, stream, left != 0);
@@ -260,7 +260,7 @@ __device__ __forceinline__ void linear_rows(const LinearArgs& a) {
     Walk<NT, MT> walk;
     walk.ring = (uint4*)shared + warp * (STAGES * stage) + lane;
     walk.at = 0;
-    Stream<MT> stream;
+    Stream<MT> stream = {};
     stream.group = blockIdx.x;
     stream.seek(a, s, lane);
     for (unsigned i = 0; i < STAGES - 1; i++) {
@@ -272,7 +272,7 @@ __device__ __forceinline__ void linear_rows(const LinearArgs& a) {
         stream.took(1, a, s, lane);
     }
     // Tokens past the last one repeat it: nothing of them is stored, and no row of a buffer needs padding.
-#pragma unroll
+    UNROLL
     for (int n = 0; n < NT; n++) {
         unsigned row = min_u(first_row + 8 * n + lane / 4, rows - 1);
         walk.offset[n] = row * (a.x_stride / 8) + lane % 4;

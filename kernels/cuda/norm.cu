@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_sum(float (&x)[8], const NormArgs& a, size_
     if (a.delta) {
         float d[8];
         unpack8(d, *(const uint4*)(a.delta + at));
-#pragma unroll
+        UNROLL
         for (int i = 0; i < 8; i++) {
             x[i] = round_bf16(__fadd_rn(x[i], d[i]));
         }
@@ -42,7 +42,7 @@ __device__ __forceinline__ void load_sum(float (&x)[8], const NormArgs& a, size_
 // The sum of squares of 16 features, of which this thread and its neighbour hold eight each.
 __device__ __forceinline__ float group_square(const float (&x)[8]) {
     float s[8];
-#pragma unroll
+    UNROLL
     for (int i = 0; i < 8; i++) {
         s[i] = __fmul_rn(x[i], x[i]);
         s[i] = __fadd_rn(s[i], __shfl_xor_sync(~0u, s[i], 1));
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(128, 8) rms_norm(NormArgs a) {
             } else {
                 load_sum(x, a, from + i * 8);
             }
-#pragma unroll
+            UNROLL
             for (int e = 0; e < 8; e++) {
                 unsigned column = i * 8 + e;
                 x[e] = column < a.width ? norm_one(x[e], r, bf16_to_f32(a.weight[column])) : 0.0f;

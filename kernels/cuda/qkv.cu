@@ -38,7 +38,7 @@ struct Head {
     static __device__ __forceinline__ bool holds(unsigned t) { return HD >= 32 || t < 2; }
 
     __device__ __forceinline__ void load(const bf16* head, unsigned t) {
-#pragma unroll
+        UNROLL
         for (int b = 0; b < blocks; b++) {
             uint4 v = make_uint4(0, 0, 0, 0);
             if (holds(t)) {
@@ -50,7 +50,7 @@ struct Head {
 
     __device__ __forceinline__ void store(bf16* head, unsigned t) const {
         if (holds(t)) {
-#pragma unroll
+            UNROLL
             for (int b = 0; b < blocks; b++) {
                 *(uint4*)(head + 32 * b + 8 * t) = pack8(x[b]);
             }
@@ -60,9 +60,9 @@ struct Head {
     // All 32 lanes call it; `weight` null leaves the head as it is.
     __device__ __forceinline__ void norm(const bf16* weight, float eps, unsigned t) {
         float sum = 0.0f;
-#pragma unroll
+        UNROLL
         for (int b = 0; b < blocks; b++) {
-#pragma unroll
+            UNROLL
             for (int e = 0; e < 8; e++) {
                 sum = __fadd_rn(sum, __fmul_rn(x[b][e], x[b][e]));
             }
@@ -73,11 +73,11 @@ struct Head {
             return;
         }
         float r = inverse_rms(sum, HD, eps);
-#pragma unroll
+        UNROLL
         for (int b = 0; b < blocks; b++) {
             float w[8];
             unpack8(w, *(const uint4*)(weight + 32 * b + 8 * t));
-#pragma unroll
+            UNROLL
             for (int e = 0; e < 8; e++) {
                 x[b][e] = norm_one(x[b][e], r, w[e]);
             }
@@ -87,9 +87,9 @@ struct Head {
     // All 32 lanes call it. From HD 64 on both elements of a pair lie in one lane.
     __device__ __forceinline__ void rotate(const float* cos, const float* sin, unsigned t) {
         if (HD >= 64) {
-#pragma unroll
+            UNROLL
             for (int b = 0; b < blocks / 2; b++) {
-#pragma unroll
+                UNROLL
                 for (int e = 0; e < 8; e++) {
                     unsigned i = 32 * b + 8 * t + e;
                     rotate_pair(x[b][e], x[b + blocks / 2][e], cos[i], sin[i]);
@@ -98,7 +98,7 @@ struct Head {
             return;
         }
         constexpr unsigned apart = HD == 32 ? 2 : 1;
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 8; e++) {
             float other = __shfl_xor_sync(~0u, x[0][e], apart);
             bool high = (t & apart) != 0;

@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) silu_mul(SiluArgs a) {
         float gate[8], up[8];
         unpack8(gate, *(const uint4*)x);
         unpack8(up, *(const uint4*)(x + 16));
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 8; e++) {
             gate[e] = __fmul_rn(round_bf16(silu_f32(gate[e])), up[e]);
         }

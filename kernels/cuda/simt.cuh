@@ -9,7 +9,15 @@
 
 #include "emu.h"
 
+#define UNROLL
+#define UNROLL_BY(n)
+
 #else
+
+// In front of a loop: unrolls it, by n or in full.
+#define PRAGMA_OF(text) _Pragma(#text)
+#define UNROLL PRAGMA_OF(unroll)
+#define UNROLL_BY(n) PRAGMA_OF(unroll n)
 
 #define SMEM(type, name, n) __shared__ __align__(16) type name[n]
 #define DYN_SMEM(name) extern __shared__ __align__(128) unsigned char name[]

@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) logit_stats(StatsArgs a) {
         unsigned first = i % per_row * STAT_TILE + lane * 4;
         float x[4];
         unsigned long long key = 0;
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 4; e++) {
             x[e] = first + e < a.vocab ? row[first + e] : NEG_INF;
             unsigned long long k = first + e < a.vocab ? rank_key(first + e, x[e]) : 0;
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) logit_stats(StatsArgs a) {
         }
         key = warp_max(key);
         float max = finite_max(key), s = 0.0f, u = 0.0f;
-#pragma unroll
+        UNROLL
         for (int e = 0; e < 4; e++) {
             float d = __fsub_rn(x[e], max), p = exp_f32(d);
             s = __fadd_rn(s, p);
