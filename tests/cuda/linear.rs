@@ -246,6 +246,38 @@ fn two_halves_of_k_add_up_to_the_whole_to_the_bit() {
     });
 }
 
+/// The order of the contract (N3, N4), made visible: 2^24 + 1 is 2^24 in f32, so each order has its own sum.
+#[test]
+fn slices_are_cut_at_fixed_blocks_and_added_from_left_to_right() {
+    let big = 16_777_216.0f32;
+    // Ten 32-blocks: four slices start at blocks 0, 2, 5, 7, eight at 0, 1, 2, 3, 5, 6, 7, 8.
+    let cases: [(u32, &[(usize, f32)], f32); 5] = [
+        (4, &[(0, big), (2, 1.0), (5, -big), (7, 1.0)], 1.0),
+        (4, &[(1, big), (4, 1.0), (6, -big), (9, 1.0)], 1.0),
+        // One chain: blocks 2 and 3 are one slice, the small number meets the large one first.
+        (4, &[(0, big), (2, 1.0), (3, 1.0)], big + 2.0),
+        // Halves: (big + 1 + 0 + 0) + (-big + 1 + 0 + 0) = big - (big - 1).
+        (8, &[(0, big), (1, 1.0), (5, -big), (6, 1.0)], 1.0),
+        (8, &[(0, big), (5, 1.0), (6, 1.0)], big + 2.0),
+    ];
+    everywhere(|gpu| {
+        for (slices, parts, expected) in &cases {
+            let mut weight = vec![0.0; 320];
+            for (block, value) in *parts {
+                weight[block * 32] = *value;
+            }
+            let case = Case { n: 1, k: 320, slices: *slices, weight, bias: None, x: vec![1.0; 320] };
+            let loaded = case.upload(gpu);
+            let (x, y) = (gpu.rows(&case.x, 320, 320), gpu.zeroed::<f32>(1));
+            let count = gpu.buffer(&[1u32]);
+            for bound in [8, 16, 32, 64] {
+                gpu.linear(bound, &LinearArgs { f32_out: 1, ..loaded.args(&x, y.ptr().cast(), &count, 1) });
+                assert_eq!(gpu.read(&y), [*expected], "{slices} slices, {parts:?}, bound {bound}");
+            }
+        }
+    });
+}
+
 #[test]
 fn no_rows_write_nothing() {
     let mut random = Random(6);
