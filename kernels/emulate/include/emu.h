@@ -102,10 +102,10 @@ struct Signature<void (*)(A...)> {
     static constexpr size_t sizes[sizeof...(A) + 1] = {sizeof(A)..., 0};
     static constexpr size_t aligns[sizeof...(A) + 1] = {alignof(A)..., 0};
     template <size_t... I>
-    static void unpack(void (*f)(A...), void** args, std::index_sequence<I...>) {
+    __attribute__((no_sanitize_thread)) static void unpack(void (*f)(A...), void** args, std::index_sequence<I...>) {
         f(*static_cast<std::remove_reference_t<A>*>(args[I])...);
     }
-    static void call(void (*f)(), void** args) {
+    __attribute__((no_sanitize_thread)) static void call(void (*f)(), void** args) {
         unpack(reinterpret_cast<void (*)(A...)>(f), args, std::index_sequence_for<A...>{});
     }
     static_assert((std::is_trivially_copyable<A>::value && ...), "kernel parameters are plain data");

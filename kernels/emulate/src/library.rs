@@ -103,7 +103,7 @@ fn with_sanitizer() -> Result<(), String> {
     }
     use std::os::unix::process::CommandExt;
     let program = env::current_exe().map_err(|e| e.to_string())?;
-    let options = "detect_leaks=0:detect_stack_use_after_return=0:halt_on_error=0:handle_segv=0";
+    let options = "detect_leaks=0:detect_stack_use_after_return=0:halt_on_error=0:handle_segv=0:suppress_equal_pcs=0:print_legend=0";
     let error = std::process::Command::new(program)
         .args(env::args_os().skip(1))
         .env("LD_PRELOAD", path)

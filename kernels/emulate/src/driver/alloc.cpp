@@ -26,7 +26,7 @@ static bool valid_range(const void* p, size_t n) {
     return emu::owner_of(p) != -2 && emu::range_error(current_context->device, p, n).empty();
 }
 
-static bool pinned(const void* p) { return emu::pinned_arena().contains(p); }
+static bool pinned(const void* p) { return emu::owner_of(p) == -1; }
 
 // Run-time check and move; the ranges may have been freed since the call.
 static int move(int device, void* to, const void* from, size_t n, const char* what, std::string& why) {
@@ -171,7 +171,7 @@ API int cuMemFreeAsync(void* p, void* handle) {
         stream->capture->invalid = true;
         return CAPTURE_UNSUPPORTED;
     }
-    auto range = emu::device_arena(current_context->device).find(p);
+    const auto& range = emu::device_arena(current_context->device).find(p);
     if (range.bytes == 0 || range.start != reinterpret_cast<uintptr_t>(p)) return INVALID_VALUE;
     Op op;
     op.kind = Op::Free;

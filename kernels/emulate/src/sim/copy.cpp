@@ -17,6 +17,7 @@ void copy_async(void* smem, const void* gmem, int src_bytes, EMU_AT) {
     }
     Fiber* me = current();
     race_access(smem, 16, true, me, site);
+    race_unset(smem, 16);
     std::memset(smem, 0xff, 16);
     me->copies.push_back({static_cast<unsigned char*>(smem), static_cast<const unsigned char*>(gmem), src_bytes,
                           me->group, site});

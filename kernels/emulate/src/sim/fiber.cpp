@@ -1,6 +1,5 @@
 // Stacks and context switches. x86-64 has a hand-written switch; other machines use ucontext, about ten times slower.
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -89,15 +88,14 @@ size_t stack_bytes() { return STACK; }
 
 void* fiber_stack(unsigned i) {
     static std::vector<char*> stacks;
-    const size_t guard = size_t(sysconf(_SC_PAGESIZE));
     while (stacks.size() <= i) {
-        void* p = mmap(nullptr, guard + STACK, PROT_READ | PROT_WRITE,
+        void* p = mmap(nullptr, STACK_GUARD + STACK, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-        if (p == MAP_FAILED || mprotect(p, guard, PROT_NONE) != 0) {
+        if (p == MAP_FAILED || mprotect(p, STACK_GUARD, PROT_NONE) != 0) {
             std::fprintf(stderr, "emulation: no memory for fiber stacks\n");
             std::abort();
         }
-        stacks.push_back(static_cast<char*>(p) + guard);
+        stacks.push_back(static_cast<char*>(p) + STACK_GUARD);
     }
     return stacks[i];
 }

@@ -18,21 +18,29 @@ static constexpr size_t PAGE = 4096;
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-void Arena::reserve() {
-    void* p = mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+uintptr_t arena_base = ~uintptr_t(0);
+
+// Arena 0 is pinned memory, arena d + 1 belongs to device d.
+static Arena arenas[MAX_DEVICES + 1];
+
+static void reserve() {
+    void* p = mmap(nullptr, ARENA_BYTES * (MAX_DEVICES + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        std::fprintf(stderr, "emulation: cannot reserve addresses for %s\n", what_);
+        std::fprintf(stderr, "emulation: cannot reserve addresses for device memory\n");
         std::abort();
     }
-    base_ = reinterpret_cast<uintptr_t>(p);
-    next_ = PAGE;
+    arena_base = reinterpret_cast<uintptr_t>(p);
 }
 
 void* Arena::allocate(size_t bytes) {
-    if (base_ == 0) reserve();
+    if (arena_base == ~uintptr_t(0)) reserve();
+    if (base_ == 0) {
+        base_ = arena_base + ARENA_BYTES * size_t(this - arenas);
+        next_ = PAGE;
+    }
     size_t span = round_up(bytes ? bytes : 1, PAGE);
     uintptr_t start = 0;
-    if (next_ + span + PAGE <= RESERVED) {
+    if (next_ + span + PAGE <= ARENA_BYTES) {
         start = base_ + next_;
         next_ += span + PAGE;
     } else {
@@ -50,7 +58,7 @@ void* Arena::allocate(size_t bytes) {
     std::memset(p, 0xff, span);
     __asan_poison_memory_region(reinterpret_cast<char*>(p) - PAGE, PAGE);
     __asan_poison_memory_region(reinterpret_cast<char*>(p) + bytes, span - bytes + PAGE);
-    live_[start] = bytes;
+    live_[start] = {start, bytes, race_shadow(bytes)};
     used_ += bytes;
     return p;
 }
@@ -58,13 +66,14 @@ void* Arena::allocate(size_t bytes) {
 bool Arena::release(void* p) {
     auto it = live_.find(reinterpret_cast<uintptr_t>(p));
     if (it == live_.end()) return false;
-    size_t span = round_up(it->second ? it->second : 1, PAGE);
+    size_t bytes = it->second.bytes, span = round_up(bytes ? bytes : 1, PAGE);
     // The pages go back to the system; touching them again faults.
     madvise(p, span, MADV_DONTNEED);
     mprotect(p, span, PROT_NONE);
     __asan_poison_memory_region(p, span);
-    used_ -= it->second;
-    freed_[it->first] = it->second;
+    race_shadow_free(it->second.shadow, bytes);
+    used_ -= bytes;
+    freed_[it->first] = bytes;
     live_.erase(it);
     last_ = {};
     return true;
@@ -74,15 +83,13 @@ void Arena::clear() {
     while (!live_.empty()) release(reinterpret_cast<void*>(live_.begin()->first));
 }
 
-Arena::Range Arena::find(const void* p) const {
+void Arena::look_up(const void* p) const {
     auto a = reinterpret_cast<uintptr_t>(p);
-    if (a - last_.start < last_.bytes) return last_;
+    last_ = {};
     auto it = live_.upper_bound(a);
-    if (it == live_.begin()) return {};
+    if (it == live_.begin()) return;
     --it;
-    if (a - it->first >= it->second) return {};
-    last_ = {it->first, it->second};
-    return last_;
+    if (a - it->first < it->second.bytes) last_ = it->second;
 }
 
 bool Arena::was_freed(const void* p) const {
@@ -93,29 +100,9 @@ bool Arena::was_freed(const void* p) const {
     return a - it->first < it->second;
 }
 
-Arena& device_arena(int device) {
-    static std::vector<Arena> arenas(MAX_DEVICES, Arena("device memory"));
-    return arenas[size_t(device)];
-}
+Arena& device_arena(int device) { return arenas[device + 1]; }
 
-Arena& pinned_arena() {
-    static Arena arena("pinned memory");
-    return arena;
-}
-
-int owner_of(const void* p) {
-    if (pinned_arena().contains(p)) return -1;
-    for (int d = 0; d < MAX_DEVICES; d++) {
-        if (device_arena(d).contains(p)) return d;
-    }
-    return -2;
-}
-
-Arena* arena_of(const void* p) {
-    int owner = owner_of(p);
-    if (owner == -2) return nullptr;
-    return owner == -1 ? &pinned_arena() : &device_arena(owner);
-}
+Arena& pinned_arena() { return arenas[0]; }
 
 static bool peers[MAX_DEVICES][MAX_DEVICES];
 
@@ -126,7 +113,7 @@ void allow_peer(int device, int owner, bool allowed) { peers[device][owner] = al
 std::string range_error(int device, const void* p, size_t n) {
     int owner = owner_of(p);
     Arena& arena = owner == -1 ? pinned_arena() : device_arena(owner);
-    Arena::Range range = arena.find(p);
+    const Arena::Range& range = arena.find(p);
     if (range.bytes == 0) {
         return arena.was_freed(p) ? "in memory that was freed" : "outside every device allocation";
     }

@@ -7,53 +7,59 @@
 
 namespace emu {
 
-// A reserved range of addresses. Allocations lie at least a page apart, are filled with 0xff, and an address is not
-// given out again while fresh ones are left, so that stale pointers point at nothing.
+constexpr int MAX_DEVICES = 16;
+// Every arena is one part of a single reservation, so that the owner of an address is a subtraction and a shift.
+constexpr int ARENA_BITS = 33;
+constexpr size_t ARENA_BYTES = size_t(1) << ARENA_BITS;
+extern uintptr_t arena_base;
+
+// A range of addresses. Allocations lie at least a page apart, are filled with 0xff, and an address is not given out
+// again while fresh ones are left, so that stale pointers point at nothing.
 class Arena {
    public:
-    explicit Arena(const char* what) : what_(what) {}
-
     void* allocate(size_t bytes);
     // False when `p` is not the start of a live allocation.
     bool release(void* p);
-    // The live allocation around p, or {0, 0}.
+    // The live allocation around p, or one of zero bytes.
     struct Range {
         uintptr_t start = 0;
         size_t bytes = 0;
+        // The race build's records of this allocation.
+        void* shadow = nullptr;
     };
-    Range find(const void* p) const;
-    bool contains(const void* p) const {
-        auto a = reinterpret_cast<uintptr_t>(p);
-        return a - base_ < RESERVED;
+    const Range& find(const void* p) const {
+        if (reinterpret_cast<uintptr_t>(p) - last_.start >= last_.bytes) look_up(p);
+        return last_;
     }
-    size_t offset(const void* p) const { return reinterpret_cast<uintptr_t>(p) - base_; }
     size_t used() const { return used_; }
-    const char* what() const { return what_; }
-    // "in freed memory" when p was once inside an allocation.
+    // Was p once inside an allocation?
     bool was_freed(const void* p) const;
     // Frees everything.
     void clear();
-
-    static constexpr size_t RESERVED = size_t(8) << 30;
+    // Calls f with every live allocation.
+    template <class F>
+    void each(F f) const {
+        for (auto& entry : live_) f(entry.second);
+    }
 
    private:
-    void reserve();
+    void look_up(const void* p) const;
 
-    const char* what_;
     uintptr_t base_ = 0;
     size_t next_ = 0, used_ = 0;
-    std::map<uintptr_t, size_t> live_, freed_;
+    std::map<uintptr_t, Range> live_;
+    std::map<uintptr_t, size_t> freed_;
     // The last range found: kernels touch the same few arrays again and again.
     mutable Range last_;
 };
 
-constexpr int MAX_DEVICES = 16;
 Arena& device_arena(int device);
 Arena& pinned_arena();
-// The arena of the address, or null.
-Arena* arena_of(const void* p);
 // The index of the device that owns the address, -1 for pinned memory, -2 for neither.
-int owner_of(const void* p);
+inline int owner_of(const void* p) {
+    uintptr_t part = (reinterpret_cast<uintptr_t>(p) - arena_base) >> ARENA_BITS;
+    return part > uintptr_t(MAX_DEVICES) ? -2 : int(part) - 1;
+}
 // May kernels on `device` touch memory of `owner`? Set by peer access.
 bool may_touch(int device, int owner);
 void allow_peer(int device, int owner, bool allowed);

@@ -28,6 +28,9 @@ std::vector<Fiber*> spinners;
 unsigned long idle_spins = 0;
 void* host_sp = nullptr;
 bool running = false;
+#ifdef EMU_ASAN
+bool stacks_dirty = false;
+#endif
 bool failed = false;
 std::string failure;
 Launch now;
@@ -45,7 +48,7 @@ Fiber* pick() {
         ready.clear();
         if (spinners.empty()) return nullptr;
         // Everybody who is left waits for a flag: let them look again, but not for ever.
-        if (++idle_spins > 1000000) return nullptr;
+        if (++idle_spins > 1000) return nullptr;
         ready.swap(spinners);
     }
     Fiber* next;
@@ -103,11 +106,7 @@ void start_fiber(unsigned i) {
     f.copies.clear();
     f.group = f.released_group = 0;
     f.state = State::Ready;
-    void* stack = fiber_stack(i);
-#ifdef EMU_ASAN
-    __asan_unpoison_memory_region(stack, stack_bytes());
-#endif
-    f.sp = prepare_stack(stack, stack_bytes(), fiber_main);
+    f.sp = prepare_stack(f.stack, stack_bytes(), fiber_main);
 }
 
 std::string deadlock() {
@@ -204,6 +203,11 @@ unsigned block_threads() { return threads; }
 unsigned threads_alive() { return threads - done; }
 bool in_kernel() { return running; }
 
+bool is_thread_record(const void* p) {
+    return size_t(static_cast<const char*>(p) - reinterpret_cast<const char*>(fibers.data())) <
+           fibers.size() * sizeof(Fiber);
+}
+
 void fail_later(const char* format, ...) {
     char text[512];
     va_list args;
@@ -220,7 +224,11 @@ void fail(const Site& site, const char* format, ...) {
     std::vsnprintf(text, sizeof text, format, args);
     va_end(args);
     record(std::string(text) + " at " + show(site));
-    // The other fibers are abandoned where they are; their stacks are prepared afresh for the next block.
+    leave_kernel();
+}
+
+void leave_kernel() {
+    // The fibers are abandoned where they are; their stacks are prepared afresh for the next block.
     to_host();
     __builtin_unreachable();
 }
@@ -232,7 +240,18 @@ std::string run_launch(const Launch& launch) {
     grid_dim = launch.grid;
     block_dim = launch.block;
     threads = block_dim.x * block_dim.y * block_dim.z;
-    if (fibers.size() < threads) fibers.resize(threads);
+    while (fibers.size() < threads) {
+        fibers.emplace_back();
+        fibers.back().stack = fiber_stack(unsigned(fibers.size() - 1));
+    }
+    catch_faults();
+#ifdef EMU_ASAN
+    // Frames that a failed launch abandoned have left their red zones behind.
+    if (stacks_dirty) {
+        for (Fiber& f : fibers) __asan_unpoison_memory_region(f.stack, stack_bytes());
+        stacks_dirty = false;
+    }
+#endif
     failed = false;
     failure.clear();
     launches++;
@@ -245,6 +264,9 @@ std::string run_launch(const Launch& launch) {
         for (unsigned i = blocks; i > 1; i--) std::swap(order[i - 1], order[draw() % i]);
     }
     for (unsigned i = 0; i < blocks && !failed; i++) run_block(order[i]);
+#ifdef EMU_ASAN
+    stacks_dirty = failed;
+#endif
     return failure;
 }
 

@@ -2,7 +2,6 @@
 // All of it runs under the pretend driver's lock, so plain globals are enough.
 #pragma once
 
-#include <csetjmp>
 #include <string>
 #include <vector>
 
@@ -34,6 +33,7 @@ enum class State : unsigned char { Ready, AtBarrier, InWarp, Spinning, Done };
 
 struct Fiber : Thread {
     void* sp = nullptr;
+    void* stack = nullptr;  // its lowest byte
     unsigned index = 0;
     State state = State::Done;
     const char* waits_for = "";
@@ -50,9 +50,10 @@ inline Fiber* current() { return static_cast<Fiber*>(self); }
 void switch_stack(void** save, void* to);
 // A stack pointer that switch_stack() can enter: `entry` starts on a fresh stack whose top is `top`.
 void* prepare_stack(void* stack, size_t bytes, void (*entry)());
-// Stack number i of the pool, with a guard page below; grows the pool as needed.
+// Stack number i of the pool, with a guard area below; grows the pool as needed.
 void* fiber_stack(unsigned i);
 size_t stack_bytes();
+constexpr size_t STACK_GUARD = 64 << 10;
 
 // The scheduler's choices. Policy 0: first in, first out. 1: last in, first out, blocks and threads in reverse.
 // From 2 on: random from the seed.
@@ -66,7 +67,13 @@ void wait_here(State state, const char* what, const Site& site);
 Fiber* fiber_at(unsigned index);
 unsigned block_threads();
 bool in_kernel();
+// The memory of the thread records, which kernels read for their indices.
+bool is_thread_record(const void* p);
+// Catches page faults and divisions by zero of the running kernel (fault.cpp).
+void catch_faults();
 
+// Back to the host without returning; the caller has recorded why.
+[[noreturn]] void leave_kernel();
 // Abandons the block: the launch fails with this text and the place of the calling thread.
 [[noreturn]] void fail(const Site& site, const char* format, ...) __attribute__((format(printf, 2, 3)));
 // Records the text once and lets the thread run on to the next point where it can be stopped.
@@ -101,8 +108,13 @@ void race_block_begin(unsigned block);
 void race_barrier();
 void race_warp_sync(unsigned warp);
 void race_access(const void* p, size_t n, bool write, Fiber* by, const Site& site);
+// The destination of a copy in flight: written, but nothing may read it.
+void race_unset(const void* p, size_t n);
 void race_atomic(const void* p, size_t n, const Site& site);
 void race_fence();
+// Records for an allocation of so many bytes, or null.
+void* race_shadow(size_t bytes);
+void race_shadow_free(void* shadow, size_t bytes);
 
 struct Launch {
     const Kernel* kernel;
