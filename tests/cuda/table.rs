@@ -57,3 +57,16 @@ fn what_is_missing_is_said_by_name() {
     assert_eq!(none, CudaError::NoDevice { ordinal: 0, count: 0 });
     assert!(none.to_string().contains("run with --device cpu"), "{none}");
 }
+
+/// The sizes that `gates.py` finds in the compiled kernels are compared with this file.
+#[test]
+fn the_budget_file_has_the_same_sizes() {
+    let text = include_str!("../../kernels/cuda/budget.txt");
+    let lines = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+    let budget: BTreeSet<(String, usize)> = lines
+        .filter(|words| words.len() > 1 && words[0] != "#")
+        .map(|words| (words[0].to_owned(), words[1].parse().unwrap()))
+        .collect();
+    let table: BTreeSet<(String, usize)> = KERNELS.iter().map(|k| (k.name.to_owned(), k.params)).collect();
+    assert_eq!(budget, table);
+}
