@@ -126,21 +126,31 @@ fn compile_all(compiler: &str, jobs: &[Job], at_once: usize) -> bool {
     !stale.is_empty()
 }
 
-fn link(compiler: &str, objects: &[PathBuf], flags: &[&str], library: &Path) {
-    // cudarc asks for "libcuda.so" first: a loaded library with that SONAME answers, whatever is installed.
+fn run_linker(compiler: &str, soname: &str, library: &Path, arguments: &[String]) {
     let out = Command::new(compiler)
-        .args(["-shared", "-Wl,-soname,libcuda.so", "-Wl,-z,defs", "-Wl,-Bsymbolic"])
-        .args(objects)
-        .args(flags)
-        .args(["-o"])
+        .arg("-shared")
+        .arg(format!("-Wl,-soname,{soname}"))
+        .args(["-Wl,-z,defs", "-Wl,-Bsymbolic", "-Wl,--no-as-needed"])
+        .args(arguments)
+        .arg("-o")
         .arg(library)
-        .args(["-ldl", "-lpthread", "-lm"])
         .output();
     match out {
         Ok(o) if o.status.success() => {}
         Ok(o) => panic!("linking {}:\n{}", library.display(), String::from_utf8_lossy(&o.stderr)),
         Err(e) => panic!("{compiler}: {e}"),
     }
+}
+
+/// `libcuda.so.1`, and beside it an empty `libnccl.so` that needs it: cudarc looks both up by name, and a library that
+/// is already loaded under that SONAME answers, whatever is installed.
+fn link(compiler: &str, objects: &[PathBuf], flags: &[&str], library: &Path) {
+    let mut arguments: Vec<String> = objects.iter().map(|o| o.display().to_string()).collect();
+    arguments.extend(flags.iter().map(|f| (*f).to_string()));
+    arguments.extend(["-ldl", "-lpthread", "-lm"].map(String::from));
+    run_linker(compiler, "libcuda.so", library, &arguments);
+    let shim = library.with_file_name("libnccl.so");
+    run_linker(compiler, "libnccl.so", &shim, &[library.display().to_string()]);
 }
 
 fn main() {

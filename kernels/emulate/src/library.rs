@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The three builds of the emulation.
@@ -52,6 +52,7 @@ pub(crate) struct Library {
     pub(crate) build: Build,
     pub(crate) configure: unsafe extern "C" fn(c_int, usize, u64, c_int),
     pub(crate) inject: unsafe extern "C" fn(c_int, u64, c_int),
+    pub(crate) set_timeout: unsafe extern "C" fn(u64),
     pub(crate) message: unsafe extern "C" fn() -> *const c_char,
     pub(crate) count: unsafe extern "C" fn(c_int) -> u64,
     pub(crate) kernel_name: unsafe extern "C" fn(u32) -> *const c_char,
@@ -113,6 +114,16 @@ fn with_sanitizer() -> Result<(), String> {
     Err(format!("cannot start again under the address sanitizer: {error}"))
 }
 
+fn open(path: &Path) -> Result<*mut c_void, String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    // SAFETY: the library is ours; its initialisers only register kernels.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if handle.is_null() {
+        return Err(format!("{}: {}", path.display(), last_dl_error()));
+    }
+    Ok(handle)
+}
+
 fn load(kernels: Kernels) -> Result<Library, String> {
     let missing = env!("TOKENROUTER_EMU_MISSING");
     if !missing.is_empty() {
@@ -126,12 +137,9 @@ fn load(kernels: Kernels) -> Result<Library, String> {
     path.push(build.name());
     path.push(if kernels == Kernels::Product { "kernels" } else { "selftest" });
     path.push("libcuda.so.1");
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-    // SAFETY: the library is ours; its initialisers only register kernels.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if handle.is_null() {
-        return Err(format!("{}: {}", path.display(), last_dl_error()));
-    }
+    let handle = open(&path)?;
+    // An empty library that carries NCCL's name and leads to the first one.
+    open(&path.with_file_name("libnccl.so"))?;
     // SAFETY: the types are those of the definitions in src/driver.
     unsafe {
         Ok(Library {
@@ -139,6 +147,7 @@ fn load(kernels: Kernels) -> Result<Library, String> {
             build,
             configure: symbol(handle, c"emu_configure")?,
             inject: symbol(handle, c"emu_inject")?,
+            set_timeout: symbol(handle, c"emu_set_timeout")?,
             message: symbol(handle, c"emu_message")?,
             count: symbol(handle, c"emu_count")?,
             kernel_name: symbol(handle, c"emu_kernel_name")?,

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::library::{Build, Kernels, Library, library};
 
@@ -85,6 +86,13 @@ impl Session {
         let device = i32::try_from(device).unwrap_or(i32::MAX);
         // SAFETY: takes plain numbers and locks the library's state.
         unsafe { (self.library.inject)(device, operations, code.cast_signed()) }
+    }
+
+    /// How long a thread waits for another one's half of a collective; then its context fails. A minute after a reset.
+    pub fn set_timeout(&self, timeout: Duration) {
+        let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        // SAFETY: takes a number and locks the library's state.
+        unsafe { (self.library.set_timeout)(milliseconds) }
     }
 
     /// Queued operations (copies, kernels, records, ...) that have run since the reset.

@@ -49,10 +49,8 @@ static void destroy_context(Context& context) {
         world.streams.erase(s);
         delete s;
     }
-    for (Event* e : std::set<Event*>(world.events)) {
-        if (e->context != &context) continue;
-        world.events.erase(e);
-        delete e;
+    for (auto it = world.events.begin(); it != world.events.end();) {
+        it = it->second->context == &context ? world.events.erase(it) : std::next(it);
     }
     emu::device_arena(context.device).clear();
     for (int d = 0; d < emu::MAX_DEVICES; d++) emu::allow_peer(context.device, d, false);
@@ -372,6 +370,7 @@ API void emu_configure(int devices, size_t memory, uint64_t seed, int capability
     settings.memory = memory;
     settings.seed = seed;
     settings.capability = capability;
+    settings.timeout_ms = Settings().timeout_ms;
     reset();
     // cuInit() reads the environment only in a fresh library.
     world.initialized = settings.devices > 0;
@@ -383,6 +382,12 @@ API void emu_inject(int device, uint64_t operations, int code) {
     world.fault_device = device;
     world.fault_after = operations;
     world.fault_code = code;
+}
+
+// How long a thread waits for another one's half of a collective before its context fails.
+API void emu_set_timeout(uint64_t milliseconds) {
+    Guard guard;
+    settings.timeout_ms = milliseconds;
 }
 
 // What went wrong in the last failed operation; empty when nothing did.

@@ -76,7 +76,6 @@ struct Event {
     std::shared_ptr<Capture> capture;
     size_t capture_position = 0;
     Stream* capture_stream = nullptr;
-    bool destroyed = false;
 };
 
 struct Function {
@@ -84,6 +83,8 @@ struct Function {
     int dynamic_limit = 0;
     size_t static_bytes = 0;
 };
+
+struct Collective;
 
 // One queued operation. `run` gets everything it needs by value.
 struct Op {
@@ -93,6 +94,8 @@ struct Op {
     std::function<bool()> ready;
     // SUCCESS, or the sticky error; the message goes into `why`.
     std::function<int(std::string& why)> run;
+    // What nccl.cpp needs to find the other ranks' halves.
+    std::shared_ptr<Collective> collective;
 };
 
 struct Stream {
@@ -138,6 +141,8 @@ struct Settings {
     uint64_t seed = 0;
     int capability = 80;
     int driver_version = 13000;
+    // How long a thread waits for work that only another thread can provide.
+    uint64_t timeout_ms = 60000;
 };
 
 extern Settings settings;
@@ -159,7 +164,8 @@ struct World {
     bool initialized = false;
     Context contexts[emu::MAX_DEVICES];
     std::set<Stream*> streams;
-    std::set<Event*> events;
+    // Queued operations share an event, so that destroying it early is harmless.
+    std::map<Event*, std::shared_ptr<Event>> events;
     std::set<Graph*> graphs;
     std::set<GraphExec*> execs;
     std::vector<std::unique_ptr<std::vector<std::unique_ptr<Function>>>> modules;
@@ -183,6 +189,7 @@ int context_error();
 int unsafe_call_error();
 // Finds the stream of a handle in the current context (0, 1 and 2 name the default stream).
 int find_stream(void* handle, Stream** out);
+int find_event(void* handle, std::shared_ptr<Event>* out);
 void make_sticky(Context* context, int code, const std::string& message);
 
 // Queues (or captures) an operation.
@@ -194,6 +201,8 @@ int run_until(Guard& guard, Context* context, Stream* wanted, const std::functio
 // What a query does: some operations, seeded.
 void advance(Stream* wanted);
 bool drained(const Stream* stream);
+// Frees a stream that was destroyed while it had work, once that is done.
+void collect(Stream* stream);
 void forget_capture(const std::shared_ptr<Capture>& capture);
 size_t device_used(const Context& context);
 

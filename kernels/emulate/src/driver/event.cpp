@@ -5,12 +5,12 @@
 
 namespace drv {
 
-static int find_event(void* handle, Event** out) {
+int find_event(void* handle, std::shared_ptr<Event>* out) {
     int error = context_error();
     if (error) return error;
-    auto* event = static_cast<Event*>(handle);
-    if (world.events.count(event) == 0 || event->destroyed) return INVALID_HANDLE;
-    *out = event;
+    auto it = world.events.find(static_cast<Event*>(handle));
+    if (it == world.events.end()) return INVALID_HANDLE;
+    *out = it->second;
     return SUCCESS;
 }
 
@@ -20,7 +20,7 @@ static uint64_t now_ns() {
 }
 
 static int elapsed(float* ms, void* from_handle, void* to_handle) {
-    Event *from, *to;
+    std::shared_ptr<Event> from, to;
     int error = find_event(from_handle, &from);
     if (!error) error = find_event(to_handle, &to);
     if (error) return error;
@@ -39,31 +39,22 @@ API int cuEventCreate(void** out, unsigned flags) {
     Guard guard;
     int error = context_error();
     if (error) return error;
-    auto* event = new Event;
+    auto event = std::make_shared<Event>();
     event->context = current_context;
     event->timing = (flags & 2) == 0;
-    world.events.insert(event);
-    *out = event;
+    world.events[event.get()] = event;
+    *out = event.get();
     return SUCCESS;
 }
 
 API int cuEventDestroy_v2(void* handle) {
     Guard guard;
-    auto* event = static_cast<Event*>(handle);
-    if (world.events.count(event) == 0 || event->destroyed) return INVALID_HANDLE;
-    // Queued waits and records still look at it, so it is kept until the library is reset.
-    event->destroyed = true;
-    event->capture = nullptr;
-    if (event->completed >= event->recorded) {
-        world.events.erase(event);
-        delete event;
-    }
-    return SUCCESS;
+    return world.events.erase(static_cast<Event*>(handle)) != 0 ? SUCCESS : INVALID_HANDLE;
 }
 
 API int cuEventRecord(void* handle, void* stream_handle) {
     Guard guard;
-    Event* event;
+    std::shared_ptr<Event> event;
     Stream* stream;
     int error = find_event(handle, &event);
     if (!error) error = find_stream(stream_handle, &stream);
@@ -95,7 +86,7 @@ API int cuEventRecordWithFlags(void* handle, void* stream_handle, unsigned) {
 
 API int cuEventQuery(void* handle) {
     Guard guard;
-    Event* event;
+    std::shared_ptr<Event> event;
     int error = find_event(handle, &event);
     if (error) return error;
     if (event->capture) return CAPTURED_EVENT;
@@ -106,7 +97,7 @@ API int cuEventQuery(void* handle) {
 
 API int cuEventSynchronize(void* handle) {
     Guard guard;
-    Event* event;
+    std::shared_ptr<Event> event;
     int error = find_event(handle, &event);
     if (error) return error;
     if (event->capture) return CAPTURED_EVENT;

@@ -36,7 +36,13 @@ static void push_after(Stream* stream, Stream* other) {
     op.kind = Op::After;
     op.what = "wait for the default stream";
     uint64_t count = other->pushed;
-    op.ready = [other, count] { return world.streams.count(other) == 0 || other->finished >= count; };
+    unsigned id = other->id;
+    op.ready = [id, count] {
+        for (Stream* s : world.streams) {
+            if (s->id == id) return s->finished >= count;
+        }
+        return true;
+    };
     stream->queue.push_back(op);
     stream->pushed++;
 }
@@ -86,7 +92,7 @@ void make_sticky(Context* context, int code, const std::string& message) {
     drop_work(context);
 }
 
-static void collect(Stream* stream) {
+void collect(Stream* stream) {
     if (!stream->destroyed || !stream->queue.empty()) return;
     world.streams.erase(stream);
     stream->context->streams.erase(stream);
@@ -156,7 +162,7 @@ bool step(Stream* wanted) {
 }
 
 int run_until(Guard& guard, Context* context, Stream* wanted, const std::function<bool()>& done) {
-    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.timeout_ms);
     while (!context->sticky && !done()) {
         if (step(wanted)) continue;
         // Only another thread can help: its half of a collective is missing.
@@ -257,8 +263,9 @@ API int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
     Stream* stream;
     int error = find_stream(handle, &stream);
     if (error) return error;
-    auto* event = static_cast<Event*>(event_handle);
-    if (world.events.count(event) == 0 || event->destroyed) return INVALID_HANDLE;
+    std::shared_ptr<Event> event;
+    error = find_event(event_handle, &event);
+    if (error) return error;
     if (event->capture) {
         auto capture = event->capture;
         if (capture->invalid) return CAPTURE_INVALIDATED;

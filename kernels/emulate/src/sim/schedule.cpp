@@ -21,9 +21,10 @@ unsigned long launches = 0;
 
 std::vector<Fiber> fibers;
 unsigned threads = 0, done = 0;
-// Ready fibers in arrival order; `head` is the front of the queue under policy 0.
-std::vector<Fiber*> ready;
-size_t head = 0;
+// Ready fibers in arrival order, a ring: a fiber is in it at most once.
+constexpr unsigned RING = 1024;
+Fiber* ready[RING];
+unsigned head = 0, tail = 0;
 std::vector<Fiber*> spinners;
 unsigned long idle_spins = 0;
 void* host_sp = nullptr;
@@ -42,27 +43,18 @@ uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
+inline void push(Fiber* fiber) { ready[tail++ % RING] = fiber; }
+
 Fiber* pick() {
-    if (head == ready.size()) {
-        head = 0;
-        ready.clear();
-        if (spinners.empty()) return nullptr;
+    if (head == tail) {
         // Everybody who is left waits for a flag: let them look again, but not for ever.
-        if (++idle_spins > 1000) return nullptr;
-        ready.swap(spinners);
+        if (spinners.empty() || ++idle_spins > 1000) return nullptr;
+        for (Fiber* f : spinners) push(f);
+        spinners.clear();
     }
-    Fiber* next;
-    if (policy() == 0) {
-        next = ready[head++];
-    } else {
-        if (policy() >= 2) {
-            size_t at = head + size_t(draw() % (ready.size() - head));
-            std::swap(ready[at], ready.back());
-        }
-        next = ready.back();
-        ready.pop_back();
-    }
-    return next;
+    if (policy() == 0) return ready[head++ % RING];
+    if (policy() >= 2) std::swap(ready[(head + unsigned(draw() % (tail - head))) % RING], ready[(tail - 1) % RING]);
+    return ready[--tail % RING];
 }
 
 void to_host() {
@@ -106,7 +98,8 @@ void start_fiber(unsigned i) {
     f.copies.clear();
     f.group = f.released_group = 0;
     f.state = State::Ready;
-    f.sp = prepare_stack(f.stack, stack_bytes(), fiber_main);
+    // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
+    f.sp = prepare_stack(f.stack, stack_bytes() - i % 61 * 128, fiber_main);
 }
 
 std::string deadlock() {
@@ -127,8 +120,7 @@ std::string deadlock() {
 void run_block(unsigned number) {
     block_index = {number % grid_dim.x, number / grid_dim.x % grid_dim.y, number / (grid_dim.x * grid_dim.y)};
     done = 0;
-    head = 0;
-    ready.clear();
+    head = tail = 0;
     spinners.clear();
     idle_spins = 0;
     shared_begin(now.dynamic_bytes);
@@ -137,7 +129,7 @@ void run_block(unsigned number) {
     race_block_begin(number);
     for (unsigned i = 0; i < threads; i++) start_fiber(i);
     // Under policy 1 the last fiber pushed runs first, so thread order is reversed there.
-    for (unsigned i = 0; i < threads; i++) ready.push_back(&fibers[i]);
+    for (unsigned i = 0; i < threads; i++) push(&fibers[i]);
     Fiber* first = pick();
     self = first;
     running = true;
@@ -171,7 +163,7 @@ uint64_t draw() {
 
 void make_ready(Fiber* fiber) {
     fiber->state = State::Ready;
-    ready.push_back(fiber);
+    push(fiber);
     idle_spins = 0;
 }
 
