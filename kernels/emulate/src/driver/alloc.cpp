@@ -44,7 +44,6 @@ static int move(int device, void* to, const void* from, size_t n, const char* wh
 
 static Op copy_op(Context* context, void* to, const void* from, size_t n, const char* what) {
     Op op;
-    op.kind = Op::Copy;
     op.what = std::string(what) + ", " + std::to_string(n) + " bytes";
     int device = context->device;
     op.run = [=](std::string& why) { return move(device, to, from, n, what, why); };
@@ -113,7 +112,6 @@ static int fill(void* to, size_t count, unsigned value, size_t width, void* hand
         if (error) return error;
     }
     Op op;
-    op.kind = Op::Fill;
     op.what = "fill " + std::to_string(bytes) + " bytes";
     int device = stream->context->device;
     op.run = [=](std::string& why) {
@@ -174,7 +172,6 @@ API int cuMemFreeAsync(void* p, void* handle) {
     const auto& range = emu::device_arena(current_context->device).find(p);
     if (range.bytes == 0 || range.start != reinterpret_cast<uintptr_t>(p)) return INVALID_VALUE;
     Op op;
-    op.kind = Op::Free;
     op.what = "free";
     int device = current_context->device;
     op.run = [device, p](std::string& why) {
@@ -266,7 +263,6 @@ API int cuMemcpyPeerAsync(void* to, void* to_context, const void* from, void* fr
     int to_device = static_cast<Context*>(to_context)->device, from_device = static_cast<Context*>(from_context)->device;
     if (emu::owner_of(to) != to_device || emu::owner_of(from) != from_device) return INVALID_VALUE;
     Op op;
-    op.kind = Op::Copy;
     op.what = "copy between devices, " + std::to_string(n) + " bytes";
     // This call needs no peer access: each side is checked for its own device.
     op.run = [=](std::string& why) {

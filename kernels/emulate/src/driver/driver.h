@@ -88,7 +88,6 @@ struct Collective;
 
 // One queued operation. `run` gets everything it needs by value.
 struct Op {
-    enum Kind { Kernel, Copy, Fill, Record, Wait, After, Host, Free, Collective } kind = Kernel;
     std::string what;
     // May it run now? Empty: always.
     std::function<bool()> ready;

@@ -70,7 +70,6 @@ API int cuEventRecord(void* handle, void* stream_handle) {
     event->capture = nullptr;
     uint64_t serial = ++event->recorded;
     Op op;
-    op.kind = Op::Record;
     op.what = "record an event";
     op.run = [event, serial](std::string&) {
         event->completed = serial;

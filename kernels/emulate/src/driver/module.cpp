@@ -53,7 +53,6 @@ static int launch(Function* f, emu::Dim grid, emu::Dim block, unsigned shared, v
     int device = stream->context->device;
     size_t total = f->dynamic_limit > (48 << 10) ? opt_in_limit() : size_t(48) << 10;
     Op op;
-    op.kind = Op::Kernel;
     op.what = kernel.name;
     op.run = [=](std::string& why) {
         world.launches++;

@@ -175,10 +175,8 @@ void perform(const std::vector<std::shared_ptr<Collective>>& parts) {
 
 int run(const std::shared_ptr<Collective>& mine, std::string& why) {
     Clique& clique = *mine->clique;
-    if (anybody_aborted(clique)) {
-        why = describe(*mine) + ": the communicator was aborted";
-        return SUCCESS;
-    }
+    // Halves of a communicator that somebody aborted do nothing.
+    if (anybody_aborted(clique)) return SUCCESS;
     std::vector<Stream*> streams;
     std::vector<std::shared_ptr<Collective>> parts;
     for (int r = 0; r < clique.size; r++) {
@@ -224,7 +222,6 @@ int start(What what, const void* send, void* receive, size_t count, int type, in
                                                         static_cast<const char*>(send), static_cast<char*>(receive), count,
                                                         type, op, root});
     Op queued;
-    queued.kind = Op::Collective;
     queued.what = describe(*half);
     queued.collective = half;
     queued.ready = [half] {

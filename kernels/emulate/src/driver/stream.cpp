@@ -33,7 +33,6 @@ int find_stream(void* handle, Stream** out) {
 static void push_after(Stream* stream, Stream* other) {
     if (other->queue.empty()) return;
     Op op;
-    op.kind = Op::After;
     op.what = "wait for the default stream";
     uint64_t count = other->pushed;
     unsigned id = other->id;
@@ -100,7 +99,8 @@ void collect(Stream* stream) {
 }
 
 static void run_head(Stream* stream) {
-    Op op = std::move(stream->queue.front());
+    // A copy: the head stays in place while it runs, where the halves of a collective find one another.
+    Op op = stream->queue.front();
     Context* context = stream->context;
     world.operations++;
     if (tracing()) {
@@ -295,7 +295,6 @@ API int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
     }
     if (event->completed >= event->recorded) return SUCCESS;
     Op op;
-    op.kind = Op::Wait;
     op.what = "wait for an event";
     uint64_t serial = event->recorded;
     op.ready = [event, serial] { return event->completed >= serial; };
@@ -310,7 +309,6 @@ API int cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
     if (error) return error;
     if (function == nullptr) return INVALID_VALUE;
     Op op;
-    op.kind = Op::Host;
     op.what = "host function";
     op.run = [function, data](std::string&) {
         inside_callback = true;

@@ -6,6 +6,7 @@
 mod bugs;
 mod builds;
 mod capture;
+mod collectives;
 mod driver;
 mod streams;
 mod support;
