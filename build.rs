@@ -53,7 +53,9 @@ fn main() {
     let images = compile_all(&nvcc, &here.join("cuda"), &out);
     fs::write(out.join("cuda_images.rs"), table(&images, major, minor)).expect("OUT_DIR is writable");
     let count = images.len();
-    report(&format!("{count} CUDA kernel files for sm_80 and sm_90 by nvcc {major}.{minor}; CPU kernels for {target}"));
+    report(&format!(
+        "{count} CUDA kernel files for sm_80 and sm_90 by nvcc {major}.{minor}; CPU kernels for {target}"
+    ));
 }
 
 fn report(text: &str) {
@@ -100,7 +102,8 @@ fn version_of(nvcc: &Path) -> (i32, i32) {
 }
 
 fn files(dir: &Path, ext: &str) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     found.retain(|p| p.extension() == Some(OsStr::new(ext)));
     found.sort();
     found
@@ -148,7 +151,8 @@ fn compile(nvcc: &Path, source: &Path, image: &Path) {
         if let Some(rest) = line.split("Function properties for ").nth(1) {
             function = rest;
         }
-        if line.contains("bytes spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes spill loads") {
+        if line.contains("bytes spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes spill loads")
+        {
             println!("cargo:warning={}, {function}:{line}", source.display());
         }
     }
@@ -161,7 +165,8 @@ fn table(images: &[PathBuf], major: i32, minor: i32) -> String {
     for (i, image) in images.iter().enumerate() {
         let size = fs::metadata(image).map_or(0, |m| m.len());
         let path = image.display().to_string();
-        let _ = writeln!(text, "static IMAGE_{i}: &Aligned<[u8; {size}]> = &Aligned(*include_bytes!({path:?}));");
+        let _ =
+            writeln!(text, "static IMAGE_{i}: &Aligned<[u8; {size}]> = &Aligned(*include_bytes!({path:?}));");
         let _ = write!(names, "&IMAGE_{i}.0, ");
     }
     let _ = writeln!(text, "pub(super) static IMAGES: [&[u8]; {}] = [{names}];", images.len());

@@ -186,7 +186,9 @@ fn assembly_stays_in_one_header() {
         .filter(|(path, text)| path != "kernels/cuda/simt.cuh" && text.contains("asm"))
         .flat_map(|(path, text)| {
             let lines = text.lines().enumerate().filter(|(_, l)| {
-                l.split("//").next().is_some_and(|code| code.contains("asm(") || code.contains("asm volatile"))
+                l.split("//")
+                    .next()
+                    .is_some_and(|code| code.contains("asm(") || code.contains("asm volatile"))
             });
             lines.map(|(i, _)| format!("{path}:{}", i + 1)).collect::<Vec<_>>()
         })

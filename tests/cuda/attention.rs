@@ -114,13 +114,17 @@ impl Case {
             scale: (d as f32).powf(-0.5) * std::f32::consts::LOG2_E,
         };
         // SAFETY: the buffers have these shapes; a bound above the tokens is allowed.
-        unsafe { gpu.kernels.attention(&gpu.stream, tokens as u32 + 3, plan.items(), d as u32, &args) }.unwrap();
+        unsafe { gpu.kernels.attention(&gpu.stream, tokens as u32 + 3, plan.items(), d as u32, &args) }
+            .unwrap();
         let all = bits(&gpu.read(&out));
         let mut found = Vec::new();
         for (i, row) in all.chunks(stride).enumerate() {
             let written = if i < tokens { width } else { 0 };
             found.extend(&row[..written]);
-            assert!(row[written..].iter().all(|x| *x == POISON.to_bits()), "token {i}: a write outside of the output");
+            assert!(
+                row[written..].iter().all(|x| *x == POISON.to_bits()),
+                "token {i}: a write outside of the output"
+            );
         }
         found
     }
@@ -132,7 +136,8 @@ impl Case {
         let row = |from: &Vec<f32>, j: usize| from[(j * self.kv_heads + kv_head) * d..][..d].to_vec();
         let scores: Vec<f64> = (0..=position)
             .map(|j| {
-                let dot: f64 = q.iter().zip(row(&self.k[s], j)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
+                let dot: f64 =
+                    q.iter().zip(row(&self.k[s], j)).map(|(q, k)| f64::from(*q) * f64::from(k)).sum();
                 dot / (d as f64).sqrt()
             })
             .collect();
@@ -154,7 +159,8 @@ impl Case {
         for ((s, position), row) in tokens.zip(found.chunks(width)) {
             for (head, values) in row.chunks(self.head_dim).enumerate() {
                 for (i, (x, y)) in values.iter().zip(self.expected(s, position, head)).enumerate() {
-                    let what = format!("D {}, sequence {s}, position {position}, head {head}, {i}", self.head_dim);
+                    let what =
+                        format!("D {}, sequence {s}, position {position}, head {head}, {i}", self.head_dim);
                     // Weights are rounded to bf16 before they meet V: 2^-9 of the values' size.
                     close(bf16::from_bits(*x).to_f32(), y, 400.0, &what);
                 }

@@ -20,10 +20,14 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    fn open(images: &[&[u8]]) -> Self {
+    fn open(images: &[&[u8]], processors: Option<u32>) -> Self {
         let device = Device::open(0).unwrap();
         let stream = device.stream().unwrap();
-        Self { kernels: Kernels::load(&device, images).unwrap(), stream, device }
+        let mut kernels = Kernels::load(&device, images).unwrap();
+        if let Some(processors) = processors {
+            kernels.plan_for(processors);
+        }
+        Self { kernels, stream, device }
     }
 
     pub(crate) fn buffer<T: Pod>(&self, values: &[T]) -> Buffer<T> {
@@ -115,17 +119,20 @@ pub(crate) fn emulation() -> Option<Session> {
     }
 }
 
-/// Runs `body` on the device: in the emulation under every seed, with equal results.
+/// Runs `body` on the device: in the emulation under every seed and with large and small grids, with equal results.
 pub(crate) fn everywhere<R: PartialEq + Debug>(body: impl Fn(&Gpu) -> R) {
     if real_gpu() {
-        body(&Gpu::open(images()));
+        body(&Gpu::open(images(), None));
         return;
     }
     let Some(emu) = emulation() else { return };
     let mut first: Option<R> = None;
-    for seed in seeds() {
+    for (i, seed) in seeds().into_iter().enumerate() {
+        // With one multiprocessor in the plan, blocks go around several times.
+        let grid = (i % 2 == 1).then_some(1);
         emu.reset(Settings { seed, ..Settings::default() });
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&Gpu::open(&[&STUB_IMAGE]))));
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&Gpu::open(&[&STUB_IMAGE], grid))));
         let result = result.unwrap_or_else(|panic| {
             println!("seed {seed}: the emulation says: {}", emu.message());
             std::panic::resume_unwind(panic)

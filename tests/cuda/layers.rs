@@ -59,7 +59,13 @@ impl Norm {
         Self { width, h, delta: random.bf16s(rows * width), weight: random.bf16s(width) }
     }
 
-    fn args(&self, h: &Buffer<bf16>, weight: &Buffer<bf16>, out: &Buffer<bf16>, rows: &Buffer<u32>) -> NormArgs {
+    fn args(
+        &self,
+        h: &Buffer<bf16>,
+        weight: &Buffer<bf16>,
+        out: &Buffer<bf16>,
+        rows: &Buffer<u32>,
+    ) -> NormArgs {
         NormArgs {
             h: h.ptr(),
             delta: Ptr::NULL,
@@ -119,10 +125,10 @@ fn norms_are_right_alone_and_after_an_addition() {
                 for row in 0..5 {
                     let what = format!("width {width}, row {row}, add {add}");
                     let (sums, out) = (&sums[row * stride..][..stride], &out[row * stride..][..stride]);
-                    for i in 0..width {
+                    for (i, found) in sums.iter().enumerate().take(width) {
                         let at = row * width + i;
                         let sum = norm.h[at] + if add { norm.delta[at] } else { 0.0 };
-                        assert_eq!(sums[i].to_f32(), round(sum), "{what}, sum {i}");
+                        assert_eq!(found.to_f32(), round(sum), "{what}, sum {i}");
                     }
                     norm.check(sums, out, &what);
                     let alone = norm.run(gpu, &[row], add);
@@ -155,7 +161,10 @@ fn the_final_norm_gathers_rows_and_leaves_the_sums() {
             let (_, expected) = norm.run(gpu, &[*from as usize], true);
             assert!(bits(&found[i * stride..][..stride]) == bits(&expected), "row {i}");
         }
-        assert!(found[4 * stride..].iter().all(|x| x.to_bits() == POISON.to_bits()), "a row that nobody asked for");
+        assert!(
+            found[4 * stride..].iter().all(|x| x.to_bits() == POISON.to_bits()),
+            "a row that nobody asked for"
+        );
         assert!(bits(&gpu.read(&h)) == before, "the residual");
         args.store = 1;
         // SAFETY: refused before anything is queued.

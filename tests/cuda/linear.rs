@@ -84,7 +84,8 @@ struct Loaded<'a> {
 impl Loaded<'_> {
     /// Outputs of chosen rows, in one launch for up to `bound` rows.
     fn run(&self, rows: &[usize], bound: usize) -> Vec<u16> {
-        let x: Vec<f32> = rows.iter().flat_map(|r| self.case.x[r * self.case.k..][..self.case.k].to_vec()).collect();
+        let x: Vec<f32> =
+            rows.iter().flat_map(|r| self.case.x[r * self.case.k..][..self.case.k].to_vec()).collect();
         self.run_on(&padded(&x, self.case.k, stride_of(self.case.k)), bound)
     }
 
@@ -118,7 +119,10 @@ impl Loaded<'_> {
         for (i, row) in all.chunks(y_stride).enumerate() {
             let written = if i < rows { n } else { 0 };
             found.extend(&row[..written]);
-            assert!(row[written..].iter().all(|x| *x == POISON.to_bits()), "row {i}: a write outside of the output");
+            assert!(
+                row[written..].iter().all(|x| *x == POISON.to_bits()),
+                "row {i}: a write outside of the output"
+            );
         }
         found
     }
@@ -153,7 +157,8 @@ fn linear_layers_are_right_for_every_number_of_rows() {
 #[test]
 fn a_row_has_the_same_bits_in_every_batch() {
     let mut random = Random(2);
-    let cases: Vec<Case> = SHAPES[2..].iter().map(|(n, k, s)| Case::new(&mut random, *n, *k, *s, 70)).collect();
+    let cases: Vec<Case> =
+        SHAPES[2..].iter().map(|(n, k, s)| Case::new(&mut random, *n, *k, *s, 70)).collect();
     everywhere(|gpu| {
         for case in &cases {
             let loaded = case.upload(gpu);
@@ -185,7 +190,10 @@ fn a_row_of_nan_reaches_no_other_row() {
         let found = loaded.run_on(&x, 20);
         for row in 0..20 {
             let (a, b) = (&found[row * 48..][..48], &clean[row * 48..][..48]);
-            assert!(if row == 5 { a.iter().all(|x| bf16::from_bits(*x).is_nan()) } else { a == b }, "row {row}");
+            assert!(
+                if row == 5 { a.iter().all(|x| bf16::from_bits(*x).is_nan()) } else { a == b },
+                "row {row}"
+            );
         }
     });
 }
@@ -251,7 +259,9 @@ fn two_halves_of_k_add_up_to_the_whole_to_the_bit() {
 fn slices_are_cut_at_fixed_blocks_and_added_from_left_to_right() {
     let big = 16_777_216.0f32;
     // Ten 32-blocks: four slices start at blocks 0, 2, 5, 7, eight at 0, 1, 2, 3, 5, 6, 7, 8.
-    let cases: [(u32, &[(usize, f32)], f32); 5] = [
+    // Slices, (block, value) pairs, sum.
+    type Order<'a> = (u32, &'a [(usize, f32)], f32);
+    let cases: [Order; 5] = [
         (4, &[(0, big), (2, 1.0), (5, -big), (7, 1.0)], 1.0),
         (4, &[(1, big), (4, 1.0), (6, -big), (9, 1.0)], 1.0),
         // One chain: blocks 2 and 3 are one slice, the small number meets the large one first.

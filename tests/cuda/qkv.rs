@@ -47,7 +47,8 @@ impl Case {
         let qkv = gpu.rows(&qkv, width, stride);
         let kv = gpu.buffer(&vec![POISON; PAGES * self.kv_heads * 32 * self.head_dim]);
         let weights = self.norms.as_ref().map(|n| n.each_ref().map(|w| gpu.rows(w, w.len(), w.len())));
-        let table: Vec<f32> = (0..rope.positions()).flat_map(|p| [rope.at(p).0, rope.at(p).1].concat()).collect();
+        let table: Vec<f32> =
+            (0..rope.positions()).flat_map(|p| [rope.at(p).0, rope.at(p).1].concat()).collect();
         let table = gpu.buffer(&table);
         let positions = gpu.buffer(&chosen.iter().map(|t| TOKENS[*t].1).collect::<Vec<_>>());
         let token_row = gpu.buffer(&chosen.iter().map(|t| TOKENS[*t].0).collect::<Vec<_>>());

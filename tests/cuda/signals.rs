@@ -23,7 +23,8 @@ fn run(gpu: &Gpu, rows: &[Vec<f32>], top: u32) -> Found {
     let logits = gpu.buffer(&values);
     let tiles: Buffer<TileStats> = gpu.zeroed(rows.len() * vocab.div_ceil(128));
     let found: Buffer<RowSignals> = gpu.zeroed(rows.len());
-    let (ids, values_top) = (gpu.zeroed::<u32>(rows.len() * top as usize), gpu.zeroed::<f32>(rows.len() * top as usize));
+    let (ids, values_top) =
+        (gpu.zeroed::<u32>(rows.len() * top as usize), gpu.zeroed::<f32>(rows.len() * top as usize));
     let count = gpu.buffer(&[rows.len() as u32]);
     let (vocab, stride) = (vocab as u32, stride as u32);
     let stats = StatsArgs { logits: logits.ptr(), tiles: tiles.ptr(), rows: count.ptr(), vocab, stride };
@@ -124,7 +125,8 @@ fn extremes_cancel_nothing() {
     nan[200] = f32::NAN;
     let mut infinite = vec![0.0f32; 300];
     infinite[299] = f32::INFINITY;
-    let rows = [one_hot, far, vec![2.0; 300], nan, infinite, vec![f32::NEG_INFINITY; 300], vec![f32::NAN; 300]];
+    let rows =
+        [one_hot, far, vec![2.0; 300], nan, infinite, vec![f32::NEG_INFINITY; 300], vec![f32::NAN; 300]];
     everywhere(|gpu| {
         let found = run(gpu, &rows, 8);
         let r = &found.rows;
@@ -133,7 +135,11 @@ fn extremes_cancel_nothing() {
         assert!((r[2].entropy - 300f32.ln()).abs() < 1e-6 && r[2].margin == 0.0);
         assert_eq!(&found.ids[16..24], [0, 1, 2, 3, 4, 5, 6, 7], "ties go to low ids");
         for broken in [3, 4, 5, 6] {
-            assert!(r[broken].entropy.is_nan() && !r[broken].lse.is_finite(), "row {broken}: {:?}", r[broken]);
+            assert!(
+                r[broken].entropy.is_nan() && !r[broken].lse.is_finite(),
+                "row {broken}: {:?}",
+                r[broken]
+            );
         }
         assert_eq!((r[5].top_len, r[6].top_len), (0, 0));
         bits(&found.rows).iter().take(3).copied().collect::<Vec<_>>()

@@ -23,7 +23,8 @@ impl<T: Pod> Buffer<T> {
     /// What the driver says, with the bytes that were asked for.
     pub fn zeroed(device: &Device, stream: &CudaStream, len: usize) -> Result<Self, CudaError> {
         let bytes = len.max(1).checked_mul(size_of::<T>());
-        let bytes = bytes.ok_or_else(|| CudaError::Shape(format!("a buffer of {len} elements is too large")))?;
+        let bytes =
+            bytes.ok_or_else(|| CudaError::Shape(format!("a buffer of {len} elements is too large")))?;
         let refused = |e| CudaError::driver(format!("allocating {bytes} bytes"), e);
         let context = device.context().clone();
         context.bind_to_thread().map_err(refused)?;
@@ -71,7 +72,8 @@ impl<T: Pod> Buffer<T> {
         let refused = |e| CudaError::driver("copying to the device", e);
         self.context.bind_to_thread().map_err(refused)?;
         // SAFETY: the buffer has room, and the values stay until the stream has been waited for.
-        unsafe { result::memcpy_htod_async(self.ptr.address(), values, stream.cu_stream()) }.map_err(refused)?;
+        unsafe { result::memcpy_htod_async(self.ptr.address(), values, stream.cu_stream()) }
+            .map_err(refused)?;
         stream.synchronize().map_err(refused)
     }
 

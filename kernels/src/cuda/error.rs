@@ -83,9 +83,7 @@ impl std::fmt::Display for CudaError {
                 f,
                 "CUDA device {ordinal} ({name}) has compute capability {major}.{minor}; the kernels need 8.0"
             ),
-            Self::NoImage => {
-                f.write_str("this binary holds no CUDA kernels: build it with --features cuda")
-            }
+            Self::NoImage => f.write_str("this binary holds no CUDA kernels: build it with --features cuda"),
             Self::NoKernel(name) => write!(f, "the CUDA images hold no kernel {name}"),
             Self::Shape(what) => f.write_str(what),
             Self::Driver { what, name, text } => write!(f, "{what}: {name}, {text}"),

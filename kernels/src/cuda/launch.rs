@@ -6,7 +6,8 @@
 use cudarc::driver::CudaStream;
 
 use super::args::{
-    AttnArgs, AttnRow, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs, StatsArgs,
+    AttnArgs, AttnRow, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
+    StatsArgs,
 };
 use super::error::CudaError;
 use super::load::Kernels;
@@ -73,9 +74,9 @@ impl AttnPlan {
 
 fn head_kernel(head_dim: u32, kernels: [KernelId; 4]) -> Result<KernelId, CudaError> {
     let place = HEAD_DIMS.iter().position(|d| *d == head_dim);
-    place
-        .map(|i| kernels[i])
-        .ok_or_else(|| CudaError::Shape(format!("no kernel for a head of {head_dim} elements: 16, 32, 64 or 128")))
+    place.map(|i| kernels[i]).ok_or_else(|| {
+        CudaError::Shape(format!("no kernel for a head of {head_dim} elements: 16, 32, 64 or 128"))
+    })
 }
 
 fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
@@ -104,22 +105,34 @@ impl Kernels {
     pub unsafe fn embed(&self, stream: &CudaStream, tokens: u32, args: &EmbedArgs) -> Result<(), CudaError> {
         multiple("a row of hidden states", args.stride, 32)?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch(stream, KernelId::Embed, (tokens, 1), 0, args) }
+        unsafe { self.launch(stream, KernelId::Embed, (tokens.min(4 * self.processors()), 1), 0, args) }
     }
 
     /// `norm.cu`, for at most `tokens` rows.
-    pub unsafe fn rms_norm(&self, stream: &CudaStream, tokens: u32, args: &NormArgs) -> Result<(), CudaError> {
+    pub unsafe fn rms_norm(
+        &self,
+        stream: &CudaStream,
+        tokens: u32,
+        args: &NormArgs,
+    ) -> Result<(), CudaError> {
         multiple("a row of hidden states", args.stride, 32)?;
         if args.store != 0 && !args.index.is_null() {
             return Err(CudaError::Shape("a norm of chosen rows stores no sums".into()));
         }
         let shared = (args.stride / 16 + 1) * 4;
         // SAFETY: the caller's promise.
-        unsafe { self.launch(stream, KernelId::RmsNorm, (tokens, 1), shared, args) }
+        unsafe {
+            self.launch(stream, KernelId::RmsNorm, (tokens.min(4 * self.processors()), 1), shared, args)
+        }
     }
 
     /// `linear.cu`, for at most `tokens` rows of X; the instance follows from that bound and changes no bit.
-    pub unsafe fn linear(&self, stream: &CudaStream, tokens: u32, args: &LinearArgs) -> Result<(), CudaError> {
+    pub unsafe fn linear(
+        &self,
+        stream: &CudaStream,
+        tokens: u32,
+        args: &LinearArgs,
+    ) -> Result<(), CudaError> {
         multiple("a row of activations", args.x_stride, 32)?;
         if args.slices != 4 && args.slices != 8 {
             return Err(CudaError::Shape(format!("a linear layer of {} slices", args.slices)));
@@ -175,13 +188,18 @@ impl Kernels {
         let grid = items.min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, units, (grid, 1), 0, args) }?;
-        let grid = (tokens * args.q_heads).div_ceil(8);
+        let grid = (tokens * args.q_heads).div_ceil(8).min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, merge, (grid, 1), 0, args) }
     }
 
     /// `silu.cu`, for at most `tokens` rows.
-    pub unsafe fn silu_mul(&self, stream: &CudaStream, tokens: u32, args: &SiluArgs) -> Result<(), CudaError> {
+    pub unsafe fn silu_mul(
+        &self,
+        stream: &CudaStream,
+        tokens: u32,
+        args: &SiluArgs,
+    ) -> Result<(), CudaError> {
         multiple("a row of gates", args.x_stride, 32)?;
         multiple("a row of activations", args.y_stride, 32)?;
         let grid = (tokens * args.width.div_ceil(16) * 2).div_ceil(256).min(8 * self.processors());
@@ -190,24 +208,39 @@ impl Kernels {
     }
 
     /// `stats.cu`, for at most `rows` rows.
-    pub unsafe fn logit_stats(&self, stream: &CudaStream, rows: u32, args: &StatsArgs) -> Result<(), CudaError> {
+    pub unsafe fn logit_stats(
+        &self,
+        stream: &CudaStream,
+        rows: u32,
+        args: &StatsArgs,
+    ) -> Result<(), CudaError> {
         let grid = (rows * args.vocab.div_ceil(STAT_TILE)).div_ceil(8).min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, KernelId::LogitStats, (grid, 1), 0, args) }
     }
 
     /// `signals.cu`, for at most `rows` rows.
-    pub unsafe fn row_signals(&self, stream: &CudaStream, rows: u32, args: &SignalArgs) -> Result<(), CudaError> {
+    pub unsafe fn row_signals(
+        &self,
+        stream: &CudaStream,
+        rows: u32,
+        args: &SignalArgs,
+    ) -> Result<(), CudaError> {
         if args.top < 2 || args.top > MAX_TOP {
             return Err(CudaError::Shape(format!("the {} largest logits: 2 to {MAX_TOP}", args.top)));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.launch(stream, KernelId::RowSignals, (rows, 1), 0, args) }
+        unsafe { self.launch(stream, KernelId::RowSignals, (rows.min(2 * self.processors()), 1), 0, args) }
     }
 
     /// `sample.cu`, for at most `rows` rows.
-    pub unsafe fn sample_tokens(&self, stream: &CudaStream, rows: u32, args: &SampleArgs) -> Result<(), CudaError> {
+    pub unsafe fn sample_tokens(
+        &self,
+        stream: &CudaStream,
+        rows: u32,
+        args: &SampleArgs,
+    ) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch(stream, KernelId::SampleTokens, (rows, 1), 0, args) }
+        unsafe { self.launch(stream, KernelId::SampleTokens, (rows.min(2 * self.processors()), 1), 0, args) }
     }
 }

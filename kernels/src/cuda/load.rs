@@ -62,7 +62,13 @@ impl Kernels {
         Ok(Self { functions, processors: device.processors(), _modules: modules })
     }
 
-    /// Streaming multiprocessors of the device.
+    /// Plans grids as for a device of this many multiprocessors: a smaller grid leaves room for another model's kernels.
+    /// No result depends on it.
+    pub fn plan_for(&mut self, processors: u32) {
+        self.processors = processors.max(1);
+    }
+
+    /// Streaming multiprocessors that grids are planned for.
     pub(crate) fn processors(&self) -> u32 {
         self.processors
     }
