@@ -56,6 +56,9 @@ pub(crate) struct Library {
     pub(crate) message: unsafe extern "C" fn() -> *const c_char,
     pub(crate) count: unsafe extern "C" fn(c_int) -> u64,
     pub(crate) kernel_name: unsafe extern "C" fn(u32) -> *const c_char,
+    pub(crate) watch_sites: unsafe extern "C" fn(),
+    pub(crate) site: unsafe extern "C" fn(u32) -> *const c_char,
+    pub(crate) remove_site: unsafe extern "C" fn(*const c_char),
 }
 
 fn last_dl_error() -> String {
@@ -151,6 +154,9 @@ fn load(kernels: Kernels) -> Result<Library, String> {
             message: symbol(handle, c"emu_message")?,
             count: symbol(handle, c"emu_count")?,
             kernel_name: symbol(handle, c"emu_kernel_name")?,
+            watch_sites: symbol(handle, c"emu_watch_sites")?,
+            site: symbol(handle, c"emu_site")?,
+            remove_site: symbol(handle, c"emu_remove_site")?,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! One test at a time: a session resets the emulation, and the next one waits for its end.
 
 use std::env;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -111,6 +111,26 @@ impl Session {
     pub fn kernel_names(&self) -> Vec<String> {
         // SAFETY: takes an index and returns null past the end.
         (0..).map(|i| text(unsafe { (self.library.kernel_name)(i) })).take_while(|n| !n.is_empty()).collect()
+    }
+
+    /// From now on remembers the source lines of barriers, warp syncs, copy waits and fences that run.
+    pub fn watch_sites(&self) {
+        // SAFETY: sets a flag under the library's lock.
+        unsafe { (self.library.watch_sites)() }
+    }
+
+    /// The lines remembered, as `file.cu:12 barrier`.
+    pub fn sites(&self) -> Vec<String> {
+        // SAFETY: takes an index and returns an empty string past the end.
+        (0..).map(|i| text(unsafe { (self.library.site)(i) })).take_while(|s| !s.is_empty()).collect()
+    }
+
+    /// Kernels run as if the barrier, sync, wait or fence at `file.cu:12` were not there; `None`: all are. A suite that
+    /// passes all the same does not test it. Outlives a reset.
+    pub fn remove_site(&self, site: Option<&str>) {
+        let text = CString::new(site.unwrap_or("")).unwrap_or_default();
+        // SAFETY: the string lives through the call, which copies it.
+        unsafe { (self.library.remove_site)(text.as_ptr()) }
     }
 }
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "../sim/sites.h"
 #include "driver.h"
 
 namespace drv {
@@ -400,4 +401,22 @@ API const char* emu_message() {
 API uint64_t emu_count(int which) {
     Guard guard;
     return which == 0 ? world.operations : world.launches;
+}
+
+// Starts to remember the lines of barriers, syncs, waits and fences that run.
+API void emu_watch_sites() {
+    Guard guard;
+    emu::watch_sites();
+}
+
+// "file.cu:12 barrier" of the i-th line remembered, empty past the end.
+API const char* emu_site(unsigned i) {
+    Guard guard;
+    return keep(emu::site_number(i));
+}
+
+// From now on the operation at "file.cu:12" is left out; empty: none is.
+API void emu_remove_site(const char* site) {
+    Guard guard;
+    emu::remove_site(site);
 }

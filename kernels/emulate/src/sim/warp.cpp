@@ -1,5 +1,6 @@
 // Barriers of a block, and the one meeting mechanism behind every warp operation.
 #include "sim.h"
+#include "sites.h"
 
 namespace emu {
 
@@ -241,6 +242,7 @@ void barrier_thread_left() {
 
 int barrier(int op, int value, EMU_AT) {
     Site site{EMU_HERE};
+    if (left_out("barrier", site)) return value;
     Fiber* me = current();
     if (waiting == 0) {
         barrier_site = site;
@@ -281,6 +283,7 @@ void warp_lane_left(unsigned index) {
 }
 
 void warp_sync(unsigned mask, EMU_AT) {
+    if (left_out("syncwarp", {EMU_HERE})) return;
     // On the device a full mask is accepted in a warp that has fewer lanes; here too, and only for this operation.
     unsigned lanes = warps[current()->index / 32].lanes;
     meet(mask == ~0u ? lanes : mask, "__syncwarp", combine_sync, nullptr, {EMU_HERE});

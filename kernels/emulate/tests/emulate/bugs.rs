@@ -211,3 +211,25 @@ fn planted_faults_are_caught() {
         .collect();
     assert!(failures.is_empty(), "{:?} build:\n{}", session.build(), failures.join("\n"));
 }
+
+#[test]
+fn every_barrier_and_wait_of_the_right_kernels_is_needed() {
+    let Some(session) = begin(Settings::default()) else { return };
+    session.watch_sites();
+    // Only the race build sees a missing order within a warp or between blocks.
+    let right: &[&str] = match session.build() {
+        Build::Race => &["sum_right", "pipe_right", "warp_sync_right", "last_block_right"],
+        _ => &["sum_right", "pipe_right"],
+    };
+    for kernel in right {
+        check(&session, kernel, &Right).unwrap();
+    }
+    let sites: Vec<String> = session.sites().into_iter().filter(|s| s.starts_with("bugs.cu:")).collect();
+    assert_eq!(sites.len(), if session.build() == Build::Race { 8 } else { 4 }, "{sites:?}");
+    for site in &sites {
+        session.remove_site(site.split(' ').next());
+        let survived = right.iter().all(|kernel| check(&session, kernel, &Right).is_ok());
+        session.remove_site(None);
+        assert!(!survived, "{:?} build: everything passes without {site}", session.build());
+    }
+}

@@ -6,6 +6,9 @@ use tokenrouter_emulate::Settings;
 
 use crate::support::{Pinned, Rig, address, begin, grid, name};
 
+/// A call that a capture forbids.
+type Offence<'a> = &'a dyn Fn() -> Result<(), DriverError>;
+
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -32,7 +35,7 @@ fn a_graph_replays_with_changed_data() {
         stream.synchronize().unwrap();
         let before = session.launches();
         stream.begin_capture(LOCAL).unwrap();
-        input.to_device(address(&a, stream), stream).unwrap();
+        input.copy_to(address(&a, stream), stream).unwrap();
         let mut scale = 10.0f32;
         // SAFETY: the arguments are those of the kernel, and n fits the buffers.
         unsafe {
@@ -47,7 +50,7 @@ fn a_graph_replays_with_changed_data() {
         }
         .unwrap();
         scale += 1.0;
-        output.from_device(address(&out, stream), stream).unwrap();
+        output.copy_from(address(&out, stream), stream).unwrap();
         let graph = end(&rig).unwrap().expect("a graph");
         stream.synchronize().unwrap();
         assert_eq!(session.launches(), before, "capturing runs nothing");
@@ -73,7 +76,7 @@ fn waiting_and_allocating_break_a_capture() {
     let rig = Rig::new();
     let event = rig.stream.record_event(None).unwrap();
     rig.stream.synchronize().unwrap();
-    let offences: [(&str, &dyn Fn() -> Result<(), DriverError>); 5] = [
+    let offences: [(&str, Offence); 5] = [
         ("synchronize", &|| rig.stream.synchronize()),
         ("context synchronize", &|| rig.ctx.synchronize()),
         ("event synchronize", &|| event.synchronize()),

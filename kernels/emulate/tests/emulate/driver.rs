@@ -35,10 +35,9 @@ fn a_kernel_runs_through_cudarc() {
 fn an_image_or_a_kernel_that_is_not_there_is_an_error() {
     let Some(session) = begin(Settings::default()) else { return };
     let rig = Rig::new();
-    let missing = rig.module.load_function("no_such_kernel").err().expect("an error");
+    let missing = rig.module.load_function("no_such_kernel").expect_err("an error");
     assert_eq!(name(missing), "CUDA_ERROR_NOT_FOUND");
-    let text =
-        rig.ctx.load_module(Ptx::from_binary(b"not an image at all".to_vec())).err().expect("an error");
+    let text = rig.ctx.load_module(Ptx::from_binary(b"not an image at all".to_vec())).expect_err("an error");
     assert_eq!(name(text), "CUDA_ERROR_INVALID_IMAGE");
     assert!(session.kernel_names().contains(&"test_axpy".to_string()));
 }
@@ -46,7 +45,7 @@ fn an_image_or_a_kernel_that_is_not_there_is_an_error() {
 #[test]
 fn without_devices_there_is_no_context() {
     let Some(_session) = begin(Settings { devices: 0, ..Settings::default() }) else { return };
-    assert_eq!(name(CudaContext::new(0).err().expect("an error")), "CUDA_ERROR_NO_DEVICE");
+    assert_eq!(name(CudaContext::new(0).expect_err("an error")), "CUDA_ERROR_NO_DEVICE");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn results_in_pinned_memory_are_old_until_somebody_waits() {
     let f = rig.function("test_set");
     // SAFETY: the kernel writes one number.
     unsafe { rig.stream.launch_builder(&f).arg(&mut value).arg(&42i32).launch(grid(1, 1, 0)) }.unwrap();
-    pinned.from_device(address(&value, &rig.stream), &rig.stream).unwrap();
+    pinned.copy_from(address(&value, &rig.stream), &rig.stream).unwrap();
     assert_eq!(pinned.get(0), -1, "a copy must not be done before anybody waits");
     rig.stream.synchronize().unwrap();
     assert_eq!(pinned.get(0), 42);
@@ -36,7 +36,7 @@ fn pinned_sources_are_read_late_and_pageable_ones_at_the_call() {
     let at = address(&value, &rig.stream);
     let pinned = Pinned::<i32>::new(1);
     pinned.set(0, 1);
-    pinned.to_device(at, &rig.stream).unwrap();
+    pinned.copy_to(at, &rig.stream).unwrap();
     pinned.set(0, 2);
     let mut pageable = [3];
     // SAFETY: the slice lives through the call, which copies it.

@@ -77,7 +77,7 @@ impl<T: Copy> Pinned<T> {
     }
 
     /// Queues a copy of everything to the device.
-    pub(crate) fn to_device(&self, to: u64, stream: &CudaStream) -> Result<(), DriverError> {
+    pub(crate) fn copy_to(&self, to: u64, stream: &CudaStream) -> Result<(), DriverError> {
         // SAFETY: the copy is queued; both sides outlive it in the tests that wait for it.
         unsafe {
             let slice = std::slice::from_raw_parts(self.start, self.n);
@@ -86,7 +86,7 @@ impl<T: Copy> Pinned<T> {
     }
 
     /// Queues a copy of everything from the device.
-    pub(crate) fn from_device(&self, from: u64, stream: &CudaStream) -> Result<(), DriverError> {
+    pub(crate) fn copy_from(&self, from: u64, stream: &CudaStream) -> Result<(), DriverError> {
         // SAFETY: as above.
         unsafe {
             let slice = std::slice::from_raw_parts_mut(self.start, self.n);
