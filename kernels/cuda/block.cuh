@@ -1,5 +1,5 @@
-// Reductions over a block of 8 warps. All threads call them and get the result; `slots` holds 8 values and is free
-// again on return.
+// Reductions over a block of 8 warps. All threads call them and get the result; `slots` holds 8 values and may be
+// written again after the next barrier.
 #pragma once
 #include "num.cuh"
 
@@ -14,7 +14,6 @@ __device__ __forceinline__ unsigned long long block_max(unsigned long long x, un
     for (unsigned w = 0; w < BLOCK_WARPS; w++) {
         x = slots[w] > x ? slots[w] : x;
     }
-    __syncthreads();
     return x;
 }
 
@@ -28,7 +27,6 @@ __device__ __forceinline__ unsigned long long block_sum(unsigned long long x, un
     for (unsigned w = 0; w < BLOCK_WARPS; w++) {
         x += slots[w];
     }
-    __syncthreads();
     return x;
 }
 

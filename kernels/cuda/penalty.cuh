@@ -7,31 +7,35 @@ __device__ __forceinline__ bool needs_history(const RowSample& d) {
     return d.repetition != 1.0f || d.presence != 0.0f || d.frequency != 0.0f;
 }
 
+// Whether entry i is the first of its id, and the id exists: one thread alone then changes that logit.
+__device__ __forceinline__ bool first_of_id(const unsigned* ids, unsigned i, unsigned vocab) {
+    bool first = ids[i] < vocab;
+    for (unsigned j = 0; j < i && first; j++) {
+        first = ids[j] != ids[i];
+    }
+    return first;
+}
+
 // Adds the biases. The first entry of an id adds all of that id in order, so that equal ids keep the list's order.
 __device__ __forceinline__ void add_bias(const SampleArgs& a, const RowSample& d, float* x) {
     const unsigned* ids = a.bias_ids + d.bias;
     const float* values = a.bias_values + d.bias;
     for (unsigned i = threadIdx.x; i < d.bias_len; i += blockDim.x) {
-        unsigned id = ids[i];
-        bool first = id < a.vocab;
-        for (unsigned j = 0; j < i && first; j++) {
-            first = ids[j] != id;
-        }
-        if (first) {
-            float sum = x[id];
+        if (first_of_id(ids, i, a.vocab)) {
+            float sum = x[ids[i]];
             for (unsigned j = i; j < d.bias_len; j++) {
-                sum = ids[j] == id ? __fadd_rn(sum, values[j]) : sum;
+                sum = ids[j] == ids[i] ? __fadd_rn(sum, values[j]) : sum;
             }
-            x[id] = sum;
+            x[ids[i]] = sum;
         }
     }
 }
 
 __device__ __forceinline__ void mask_forbidden(const SampleArgs& a, const RowSample& d, float* x) {
+    const unsigned* ids = a.forbidden_ids + d.forbidden;
     for (unsigned i = threadIdx.x; i < d.forbidden_len; i += blockDim.x) {
-        unsigned id = a.forbidden_ids[d.forbidden + i];
-        if (id < a.vocab) {
-            atomicExch((unsigned*)(x + id), 0xff800000u);  // an id may stand in the list twice
+        if (first_of_id(ids, i, a.vocab)) {
+            x[ids[i]] = NEG_INF;
         }
     }
 }
@@ -48,8 +52,8 @@ __device__ __forceinline__ float penalised(const RowSample& d, float x, unsigned
     return x;
 }
 
-// A count is 0, or 1 + 2 n for an id that was seen and occurs n times in the output. Whoever takes it away applies
-// the penalty, and leaves the counts clean.
+// A count is 0, or 2 n or 1 + 2 n for an id that was seen and occurs n times in the output (which of the two depends on
+// what came first, and nobody asks). Whoever takes it away applies the penalty, and leaves the counts clean.
 __device__ __forceinline__ void penalise(const SampleArgs& a, const RowSample& d, float* x, unsigned* counts) {
     const unsigned* ids = a.history_ids + d.history;
     for (unsigned i = threadIdx.x; i < d.history_len; i += blockDim.x) {
@@ -57,7 +61,6 @@ __device__ __forceinline__ void penalise(const SampleArgs& a, const RowSample& d
             atomicMax(counts + ids[i], 1u);
         }
     }
-    __syncthreads();
     for (unsigned i = d.prompt_len + threadIdx.x; i < d.history_len; i += blockDim.x) {
         if (ids[i] < a.vocab) {
             atomicAdd(counts + ids[i], 2u);

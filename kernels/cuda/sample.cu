@@ -67,7 +67,6 @@ __device__ __forceinline__ unsigned long long select_key(const Draw& d, const Bu
         bool found = b.found[1] != 0;
         prefix = prefix << 8 | b.found[0];
         sum = b.passed[0];
-        __syncthreads();  // the buckets are filled again
         if (!found) {
             return 0;
         }
@@ -101,7 +100,7 @@ __device__ __forceinline__ void apply_filters(Draw& d, const RowSample& p, const
 }
 
 // The first id, in ascending order, at which the running sum of kept weights exceeds the target. Each warp adds up a
-// range of ids; then the warp whose range holds the target walks it.
+// range of ids; then, behind a barrier, the warp whose range holds the target walks it and writes the token.
 __device__ __forceinline__ void draw_token(const Draw& d, unsigned long long bits, unsigned long long* slots,
                                            unsigned* token) {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -182,7 +181,6 @@ extern "C" __global__ void __launch_bounds__(256, 4) sample_tokens(SampleArgs a)
         d.max = key_value(best);
         d.temperature = p.temperature == POS_INF ? 3.4028234663852886e38f : p.temperature;
         apply_filters(d, p, buckets, slots);
-        __syncthreads();  // thread 0 has written the best token, another may write the drawn one
         draw_token(d, random_bits(p), slots, a.token + row);
     }
 }

@@ -109,7 +109,12 @@ fn random_row(random: &mut Random, vocab: usize, position: u32) -> Row {
     if random.below(12) == 0 {
         logits[random.below(vocab)] = [f32::NAN, f32::INFINITY][random.below(2)];
     }
-    let history: Vec<u32> = (0..random.below(40)).map(|_| random.below(vocab + 2) as u32).collect();
+    // From few ids or from all: the lists meet each other and repeat themselves.
+    let id = |random: &mut Random| {
+        let below = [vocab.min(4) + 1, vocab + 3][random.below(2)];
+        random.below(below) as u32
+    };
+    let history: Vec<u32> = (0..random.below(40)).map(|_| id(random)).collect();
     let prompt_len = random.below(history.len() + 1);
     let pick = |random: &mut Random, values: &[f32]| values[random.below(values.len())];
     let params = SamplingParams {
@@ -121,11 +126,9 @@ fn random_row(random: &mut Random, vocab: usize, position: u32) -> Row {
         presence_penalty: pick(random, &[0.0, 0.5, -1.0]),
         frequency_penalty: pick(random, &[0.0, 0.25]),
         // Ids repeat: the order of their values counts.
-        logit_bias: (0..random.below(6))
-            .map(|_| (random.below(vocab.min(4) + 1) as u32, random.unit()))
-            .collect(),
+        logit_bias: (0..random.below(6)).map(|_| (id(random), random.unit())).collect(),
     };
-    let forbidden = (0..random.below(4)).map(|_| random.below(vocab + 3) as u32).collect();
+    let forbidden = (0..random.below(4)).map(|_| id(random)).collect();
     let key = DrawKey {
         seed: random.next(),
         choice: random.below(3) as u32,
