@@ -197,6 +197,25 @@ fn long_sequences_fold_in_segments() {
     });
 }
 
+/// The order of the fold, made visible: 2^24 + 1 is 2^24 in f32, and the large numbers cancel at the end. Left to right
+/// without segments the rest would be 0, with segments of four units 4.
+#[test]
+fn units_fold_within_segments_of_eight() {
+    let mut case = Case::new(8, 16, (1, 1), &[17 * 64]);
+    case.q[0].fill(0.0);
+    case.v[0].fill(0.0);
+    let big = 16_777_216.0;
+    for (unit, value) in [(0, big), (4, 1.0), (5, 1.0), (8, 1.0), (9, 1.0), (16, -big)] {
+        case.v[0][unit * 64 * 16..][..16].fill(value);
+    }
+    everywhere(|gpu| {
+        let found = case.run(gpu, &[(0, 17 * 64 - 1, 1)]);
+        // All scores are 0, so every weight is 1 and the sum of weights is the length.
+        let expected = bf16::from_f32(2.0 * (1.0 / (17.0 * 64.0)));
+        assert_eq!(found, [expected.to_bits(); 16]);
+    });
+}
+
 /// A token's bits may not depend on how its row was fed, or on what else is in the step.
 #[test]
 fn decode_equals_extend_to_the_bit() {
