@@ -10,6 +10,7 @@ namespace drv {
 Settings settings;
 std::mutex lock;
 std::condition_variable moved;
+std::atomic<int> waiting_threads{0};
 thread_local Context* current_context = nullptr;
 thread_local bool inside_callback = false;
 World world;

@@ -1,6 +1,7 @@
 // A pretend CUDA driver over the SIMT runtime. One lock for everything; work runs in the thread that waits for it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -151,10 +152,17 @@ extern std::condition_variable moved;
 extern thread_local Context* current_context;
 extern thread_local bool inside_callback;
 
+// Threads that want the lock.
+extern std::atomic<int> waiting_threads;
+
 struct Guard {
     std::unique_lock<std::mutex> held;
     Guard() : held(lock, std::defer_lock) {
-        if (!inside_callback) held.lock();
+        // A host function runs while its thread holds the lock.
+        if (inside_callback) return;
+        waiting_threads++;
+        held.lock();
+        waiting_threads--;
     }
 };
 

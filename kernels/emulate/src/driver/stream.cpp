@@ -162,11 +162,18 @@ bool step(Stream* wanted) {
 }
 
 int run_until(Guard& guard, Context* context, Stream* wanted, const std::function<bool()>& done) {
-    auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(settings.timeout_ms);
     while (!context->sticky && !done()) {
-        if (step(wanted)) continue;
-        // Only another thread can help: its half of a collective is missing.
-        if (moved.wait_until(guard.held, deadline) == std::cv_status::timeout) {
+        if (step(wanted)) {
+            // Others may queue work or ask questions between two operations.
+            if (waiting_threads > 0) {
+                guard.held.unlock();
+                std::this_thread::yield();
+                guard.held.lock();
+            }
+            continue;
+        }
+        // Only another thread can help: its half of a collective is missing. Any move starts the clock anew.
+        if (moved.wait_for(guard.held, std::chrono::milliseconds(settings.timeout_ms)) == std::cv_status::timeout) {
             make_sticky(context, LAUNCH_TIMEOUT, "nothing can run: an operation waits for one that never came");
         }
     }

@@ -96,7 +96,7 @@ void start_fiber(unsigned i) {
     f.index = i;
     f.tid = {i % block_dim.x, i / block_dim.x % block_dim.y, i / (block_dim.x * block_dim.y)};
     f.copies.clear();
-    f.group = f.released_group = 0;
+    f.group = 0;
     f.state = State::Ready;
     // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
     f.sp = prepare_stack(f.stack, stack_bytes() - i % 61 * 128, fiber_main);

@@ -41,7 +41,6 @@ struct Fiber : Thread {
     // cp.async: groups are numbered per thread; `group` is the one being filled.
     std::vector<PendingCopy> copies;
     unsigned group = 0;
-    unsigned released_group = 0;
 };
 
 inline Fiber* current() { return static_cast<Fiber*>(self); }

@@ -106,7 +106,6 @@ void meet(unsigned mask, const char* what, Combine combine, void* arg, const Sit
 struct ShuffleRecord {
     uint64_t value;
     unsigned source;
-    Shuffle kind;
     uint64_t result;
 };
 
@@ -302,7 +301,7 @@ uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t value, int arg, int width
     // Up and down stay inside the segment; xor may reach an earlier segment but not a later one.
     bool outside = kind == Shuffle::Up ? source < first : source >= first + width;
     if (outside || source < 0 || source > 31) source = lane;
-    ShuffleRecord record{value, unsigned(source), kind, 0};
+    ShuffleRecord record{value, unsigned(source), 0};
     meet(mask, "shuffle", combine_shuffle, &record, {EMU_HERE});
     return record.result;
 }

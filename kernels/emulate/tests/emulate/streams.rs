@@ -1,6 +1,8 @@
 //! Streams are lazy and interleaved by the seed; events order them; errors stick.
 
+use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use cudarc::driver::{CudaSlice, CudaStream, PushKernelArg, result, sys};
 use tokenrouter_emulate::Settings;
@@ -179,4 +181,47 @@ fn the_default_stream_and_blocking_streams_wait_for_each_other() {
         // SAFETY: created above, and nothing is queued.
         unsafe { result::stream::destroy(blocking) }.unwrap();
     }
+}
+
+/// What a host function of the next test saw.
+static SEEN: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn look(value: *mut c_void) {
+    // A host function must not call the driver.
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both numbers are written or left alone.
+    let inside = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+    assert_eq!(inside, sys::CUresult::CUDA_ERROR_NOT_PERMITTED);
+    // SAFETY: the test passes the address of a pinned number that outlives the stream's work.
+    SEEN.store(unsafe { *value.cast::<i32>() }, Ordering::SeqCst);
+}
+
+#[test]
+fn host_functions_run_in_their_place() {
+    let Some(_session) = begin(Settings::default()) else { return };
+    let rig = Rig::new();
+    let pinned = Pinned::<i32>::new(1);
+    let ones = rig.stream.clone_htod(&[17i32]).unwrap();
+    let twos = rig.stream.clone_htod(&[18i32]).unwrap();
+    pinned.copy_from(address(&ones, &rig.stream), &rig.stream).unwrap();
+    // SAFETY: the function and its argument outlive the stream's work.
+    unsafe { result::stream::launch_host_function(rig.stream.cu_stream(), look, pinned.device()) }.unwrap();
+    pinned.copy_from(address(&twos, &rig.stream), &rig.stream).unwrap();
+    assert_eq!(SEEN.load(Ordering::SeqCst), 0);
+    rig.stream.synchronize().unwrap();
+    assert_eq!((SEEN.load(Ordering::SeqCst), pinned.get(0)), (17, 18));
+}
+
+#[test]
+fn a_kernel_writes_pinned_memory_directly() {
+    let Some(_session) = begin(Settings::default()) else { return };
+    let rig = Rig::new();
+    let pinned = Pinned::<i32>::new(1);
+    let f = rig.function("test_set");
+    let at = pinned.device() as u64;
+    // SAFETY: the kernel writes one number.
+    unsafe { rig.stream.launch_builder(&f).arg(&at).arg(&9i32).launch(grid(1, 1, 0)) }.unwrap();
+    assert_eq!(pinned.get(0), -1);
+    rig.stream.synchronize().unwrap();
+    assert_eq!(pinned.get(0), 9);
 }

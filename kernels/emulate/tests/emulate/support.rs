@@ -1,5 +1,6 @@
 //! A context, a stream and the test kernels, in one line.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::{
@@ -74,6 +75,11 @@ impl<T: Copy> Pinned<T> {
         assert!(i < self.n);
         // SAFETY: inside the allocation; the emulation reads only while the driver is called.
         unsafe { self.start.add(i).write_volatile(value) }
+    }
+
+    /// The address, which kernels may use as it is.
+    pub(crate) fn device(&self) -> *mut c_void {
+        self.start.cast()
     }
 
     /// Queues a copy of everything to the device.
