@@ -5,6 +5,9 @@
 //! step gets while weights stream. `attention` reads a KV cache of 4,096 tokens.
 //! `cargo bench --bench kernels`; `TOKENROUTER_BENCH_THREADS` sets the worker group (default 1).
 
+#[path = "support/read.rs"]
+mod read;
+
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -22,41 +25,6 @@ fn threads() -> usize {
     std::env::var("TOKENROUTER_BENCH_THREADS").ok().and_then(|t| t.parse().ok()).unwrap_or(1)
 }
 
-/// Sums 64-bit words four matrix rows at a time, the next four prefetched, split over the worker group like the
-/// product is: as fast as these bytes can be read.
-fn read_all(ctx: Ctx<'_>, words: &[u64]) {
-    const ROW: usize = COLS * 2 / 8;
-    let blocks = words.len() / (4 * ROW);
-    let parts = 4 * ctx.workers.threads();
-    ctx.workers.run(parts, &|part| {
-        let mut lanes = [0_u64; 32];
-        for block in part * blocks / parts..(part + 1) * blocks / parts {
-            let rows: [&[u64]; 4] = std::array::from_fn(|r| &words[(4 * block + r) * ROW..][..ROW]);
-            for at in (0..ROW).step_by(8) {
-                for (r, row) in rows.iter().enumerate() {
-                    prefetch(row.as_ptr().wrapping_add(4 * ROW + at));
-                    for (lane, word) in lanes[8 * r..8 * r + 8].iter_mut().zip(&row[at..at + 8]) {
-                        *lane = lane.wrapping_add(*word);
-                    }
-                }
-            }
-        }
-        black_box(lanes);
-    });
-}
-
-/// Asks for a cache line; any address is allowed.
-fn prefetch(address: *const u64) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it never faults, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
 fn weights(c: &mut Criterion) {
     let workers = WorkerGroup::new("bench", threads()).expect("threads");
     let ctx = Ctx { isa: Isa::detect().expect("an instruction set"), workers: &workers };
@@ -66,7 +34,7 @@ fn weights(c: &mut Criterion) {
         .collect();
     let mut group = c.benchmark_group("bytes_streamed");
     group.throughput(Throughput::Bytes(BYTES as u64));
-    group.bench_function("read", |b| b.iter(|| read_all(ctx, &words)));
+    group.bench_function("read", |b| b.iter(|| read::read_all(ctx, &words)));
     let data: &[u8] = bytemuck::cast_slice(&words);
     let rows = BYTES / 2 / COLS;
     let weight = WeightRef::new(DType::Bf16, rows, COLS, data).expect("the whole buffer");

@@ -50,12 +50,21 @@ fn start(policy: Policy) -> EngineHandle {
     tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ())).expect("the demo pair starts")
 }
 
-/// Answers `requests` prompts at once, each to its limit.
-fn answer(engine: &EngineHandle, requests: u64) {
+/// Token ids of a question of the demo language: the first case of the golden file.
+fn question() -> Vec<u32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/demo.json");
+    let text = std::fs::read_to_string(path).expect("the golden file");
+    let golden: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let ids = golden["cases"][0]["prompt_ids"].as_array().expect("a list");
+    ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// Answers `requests` prompts at once, each to its limit; they begin alike and end in a token of their own.
+fn answer(engine: &EngineHandle, question: &[u32], requests: u64) {
     for client in 0..requests {
         let request = EngineRequest {
             client,
-            prompt: vec![451, 290, 198, 430, 297, 220, 16, 24, 374, 13, client as u32],
+            prompt: question[..10].iter().copied().chain([client as u32]).collect(),
             max_new_tokens: TOKENS,
             route: RouteId(0),
             threshold: None,
@@ -80,6 +89,7 @@ fn answer(engine: &EngineHandle, requests: u64) {
 }
 
 fn policies(c: &mut Criterion) {
+    let question = question();
     let threshold = |b: u32| Policy::Threshold(Thresholds::peers(CountTable::constant(b)));
     for requests in [1_u64, 4, 16] {
         let mut group = c.benchmark_group(format!("policies_{requests}_requests"));
@@ -92,7 +102,9 @@ fn policies(c: &mut Criterion) {
         ];
         for (name, policy) in cases {
             let engine = start(policy);
-            group.bench_function(BenchmarkId::from_parameter(name), |b| b.iter(|| answer(&engine, requests)));
+            group.bench_function(BenchmarkId::from_parameter(name), |b| {
+                b.iter(|| answer(&engine, &question, requests))
+            });
         }
         group.finish();
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use support::heads::{KINDS, Scorer, run_scored, write_random};
-use support::process::{demo_config, run, scratch_dir};
+use support::process::{demo_config, run_bare as run, scratch_dir};
 use support::reference::{RefRequest, RefRouter, Reference};
 use support::{is_right, problems, rendered};
 use tokenrouter_engine::SamplingParams;
@@ -139,6 +139,83 @@ fn never_and_always_are_the_models_alone_token_for_token() {
     }
 }
 
+/// The length of the longest common subsequence, from the whole table.
+fn longest_common(a: &[Value], b: &[Value]) -> usize {
+    let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in (0..a.len()).rev() {
+        for j in (0..b.len()).rev() {
+            let skip = table[i + 1][j].max(table[i][j + 1]);
+            table[i][j] = if a[i] == b[j] { table[i + 1][j + 1] + 1 } else { skip };
+        }
+    }
+    table[0][0]
+}
+
+#[test]
+fn without_answers_the_large_models_own_are_the_measure() {
+    let dir = scratch_dir("agreement");
+    let path = |name: &str| dir.join(name).display().to_string();
+    let (own, log, svg) = (path("own.jsonl"), path("answers.jsonl"), path("eval.svg"));
+    let lines = problems(6).into_iter().map(|p| serde_json::json!({"prompt": p.prompt}).to_string() + "\n");
+    std::fs::write(&own, lines.collect::<String>()).expect("prompts");
+    // The large model is not asked for, and is measured all the same.
+    let sweep = ["--router", "small", "--router", "r-stitch", "--thresholds", "never,0.03,always"];
+    let files = ["--prompts", &own, "--answers", &log, "--svg", &svg];
+    let (ok, out, err) = run(&[&["eval", "--demo", "--json"], &sweep[..], &files].concat());
+    assert!(ok, "{err}");
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    let log = std::fs::read_to_string(&log).expect("the answers");
+    let answers: Vec<Value> = log.lines().map(|l| serde_json::from_str(l).expect("a JSON line")).collect();
+    let of = |router: &Value, threshold: &Value| -> Vec<&Value> {
+        answers.iter().filter(|a| a["router"] == *router && a["threshold"] == *threshold).collect()
+    };
+    let rows = value["rows"].as_array().expect("rows");
+    let shown: Vec<String> = rows.iter().map(|r| format!("{} {}", r["router"], r["threshold"])).collect();
+    let points = ["\"never\"", "0.03", "\"always\""].map(|t| format!("\"r-stitch\" {t}"));
+    let alone = ["\"large\" null", "\"small\" null"].map(str::to_owned);
+    assert_eq!(shown, [&alone[..], &points].concat());
+    let large = of(&"large".into(), &Value::Null);
+    let mut agreed = Vec::new();
+    for row in rows {
+        let answers = of(&row["router"], &row["threshold"]);
+        let (mut sum, mut same) = (0.0, 0);
+        for (answer, large) in answers.iter().zip(&large) {
+            let ids = |v: &Value| v["token_ids"].as_array().expect("ids").clone();
+            let (a, b) = (ids(answer), ids(large));
+            let f1 = 2.0 * longest_common(&a, &b) as f64 / (a.len() + b.len()) as f64;
+            assert!(answer["agreement"].as_f64().is_some_and(|x| (x - f1).abs() < 1e-12), "{answer}: {f1}");
+            assert!(answer["right"].is_null(), "{answer}");
+            sum += f1;
+            same += u32::from(a == b);
+        }
+        let agreement = row["agreement"].as_f64().expect("a share");
+        assert!((agreement - sum / 6.0).abs() < 1e-12, "{row}: {}", sum / 6.0);
+        assert_eq!(row["exact"].as_f64(), Some(f64::from(same) / 6.0), "{row}");
+        assert!(row["accuracy"].is_null() && row["right"].is_null() && row["answers"] == 6, "{row}");
+        assert!(
+            row["cpu_seconds"].is_null() || row["cpu_seconds"].as_f64().is_some_and(|s| s >= 0.0),
+            "{row}"
+        );
+        agreed.push((agreement, row["exact"].as_f64().expect("a share"), row["gap_recovered"].as_f64()));
+    }
+    // `never` is the small model; R-Stitch agrees more.
+    assert_eq!(agreed[0], (1.0, 1.0, Some(1.0)));
+    assert_eq!((agreed[1], agreed[1].2), (agreed[2], Some(0.0)));
+    assert!(agreed[1].0 < 1.0 && agreed[3].0 > agreed[1].0 && agreed[1].0 > 0.0, "{agreed:?}");
+    let svg = std::fs::read_to_string(&svg).expect("the plot");
+    assert!(svg.contains("agreement with the large model, %") && !svg.contains("right answers"), "{svg}");
+}
+
+#[test]
+fn agreement_can_be_asked_for_where_there_are_answers() {
+    let flags = ["--problems", "2", "--router", "small", "--quality", "agreement"];
+    let (ok, out, err) = run(&[&["eval", "--demo"], &flags[..]].concat());
+    assert!(ok, "{err}");
+    assert!(out.contains("agree %  exact %") && !out.contains("right %"), "{out}");
+    let line = out.lines().find(|l| l.starts_with("large")).expect("the large model");
+    assert_eq!(line.split_whitespace().nth(2), Some("100.0"), "{out}");
+}
+
 /// The quarter of the small model's tokens that ask first, so that every router really routes.
 fn middle(kind: &str, head: &Path) -> f32 {
     let mut args =
@@ -267,6 +344,7 @@ fn what_cannot_be_measured_is_refused_by_name() {
     std::fs::write(&weights, bytes).expect("weights");
     let own = write("own.jsonl", "{\"prompt\": \"Max has 12.\"}\n");
     let bad = write("bad.jsonl", "{\"prompt\": \"a\", \"answer\": 1}\n{\"answer\": 2}\n");
+    let half = write("half.jsonl", "{\"prompt\": \"a\", \"answer\": 1}\n{\"prompt\": \"b\"}\n");
     let empty = write("empty.jsonl", "\n");
     let file = format!("file = {:?}", citer.display().to_string());
     let config = |name: &str, router: &str| write(name, &demo_config(router, ""));
@@ -276,6 +354,9 @@ fn what_cannot_be_measured_is_refused_by_name() {
     let both = config("both.toml", &format!("name = \"citer\"\nhead = 0\nthreshold = 0.5\n{file}"));
     let unknown = config("key.toml", &format!("name = \"citer\"\nthreshold = 0.5\ntreshold = 0.5\n{file}"));
     let no_file = config("file.toml", "name = \"r2r\"\nthreshold = 0.5");
+    let one = demo_config("name = \"single\"", "");
+    let (large, rest) = (one.rfind("[[model]]").expect("two"), one.find("[router]").expect("a router"));
+    let single = write("single.toml", &format!("{}{}", &one[..large], &one[rest..]));
     let nan = nan.display().to_string();
     let cases: Vec<(Vec<&str>, &str)> = vec![
         (vec!["eval", "--demo", "--problems", "1", "--router", "r2r"], "--router r2r needs a router file"),
@@ -283,7 +364,13 @@ fn what_cannot_be_measured_is_refused_by_name() {
         (vec!["eval", "--demo", "--thresholds", "0.1,often"], "--thresholds"),
         (vec!["eval", "--demo", "--thresholds", "1.5"], "from 0 to 1"),
         (vec!["eval", "--demo", "--shares", "2"], "--shares has 2"),
-        (vec!["eval", "--demo", "--prompts", &own], "no \"answer\""),
+        (
+            vec!["eval", "--demo", "--prompts", &own, "--quality", "answer"],
+            "prompt 0 has no \"answer\"; --quality agreement",
+        ),
+        (vec!["eval", "--demo", "--prompts", &half], "prompt 1 has no \"answer\""),
+        (vec!["eval", "--demo", "--quality", "agreement", "--check", "exact"], "--check says when"),
+        (vec!["eval", "--config", &single, "--prompts", &own], "one model is configured"),
         (vec!["eval", "--demo", "--prompts", &bad], "bad.jsonl, line 2: \"prompt\""),
         (vec!["eval", "--demo", "--prompts", &empty], "no prompt"),
         (vec!["eval", "--demo", "--prompts", "no/such.jsonl"], "no/such.jsonl"),

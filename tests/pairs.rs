@@ -37,7 +37,8 @@ fn generate(slm: &Path, llm: &Path, budget: &str) -> Result<String, String> {
     );
     std::fs::write(&file, text).expect("written");
     let file = file.display().to_string();
-    let prompt = "Max has 12 apples. Max picks 80 apples. How many apples does Max have?";
+    let prompt =
+        "In January Max has 12 apples. In February Max picks 80 apples. How many apples does Max have?";
     let (ok, out, err) = run(&["generate", "--config", &file, "--chat", "--max-tokens", "40", prompt]);
     assert!(!err.contains("panicked"), "{err}");
     if ok { Ok(out) } else { Err(err) }

@@ -8,6 +8,7 @@ mod support;
 use std::collections::HashMap;
 
 use support::engine::{demo_config, request, run_all, start, stop};
+use support::golden_prompt;
 use support::reference::{RefModel, Reference};
 use tokenrouter_engine::{RouteConfig, SamplingParams};
 use tokenrouter_kernels::rng::{DrawKey, Purpose};
@@ -82,7 +83,7 @@ fn it_passes_the_conformance_kit() {
 #[test]
 fn the_verdict_reaches_the_batch() {
     let engine = start(&demo_config(vec![route()]), &registry());
-    let prompt = [451, 290, 198, 430, 297, 220, 16, 24, 374, 13];
+    let prompt = golden_prompt();
     let requests = (0..8).map(|i| request(i, &prompt, 0, 40)).collect();
     for (_, answer) in run_all(&engine, requests) {
         for (token, writer) in answer.tokens.iter().zip(&answer.writers) {
@@ -101,8 +102,9 @@ const DRAWS: u64 = 4000;
 fn replaced_tokens_follow_the_large_models_distribution() {
     let reference = Reference::demo();
     let engine = start(&demo_config(vec![route()]), &registry());
-    // Where a story begins (any name can follow) and where the next event begins (any verb can).
-    let prompts: [&[u32]; 2] = [&[451, 290, 198], &[451, 290, 198, 430, 297, 220, 16, 24, 374, 13, 392]];
+    // Where the story begins, and inside of it: many tokens can follow.
+    let prompt = golden_prompt();
+    let prompts = [&prompt[..3], &prompt[..11]];
     for prompt in prompts {
         let [small, large] = reference.models.each_ref().map(|m| probabilities(m, prompt));
         let requests = (0..DRAWS).map(|seed| {

@@ -179,6 +179,24 @@ fn tests_never_read_outside_the_repository() {
 }
 
 #[test]
+fn assembly_stays_in_one_header() {
+    // Kernels run in the host emulation too, which knows no PTX.
+    let found: Vec<String> = sources(&["cu", "cuh"])
+        .iter()
+        .filter(|(path, text)| path != "kernels/cuda/simt.cuh" && text.contains("asm"))
+        .flat_map(|(path, text)| {
+            let lines = text.lines().enumerate().filter(|(_, l)| {
+                l.split("//")
+                    .next()
+                    .is_some_and(|code| code.contains("asm(") || code.contains("asm volatile"))
+            });
+            lines.map(|(i, _)| format!("{path}:{}", i + 1)).collect::<Vec<_>>()
+        })
+        .collect();
+    fail_if_any("assembly outside of kernels/cuda/simt.cuh", &found);
+}
+
+#[test]
 fn every_source_file_is_part_of_a_module_tree() {
     let mut found = Vec::new();
     for member in CRATES {

@@ -96,6 +96,20 @@ impl<O: Ops> Decoder<O> {
         &self.hidden
     }
 
+    /// Hidden states after the final norm of every token that the last step has fed, `[tokens, hidden]`.
+    pub fn all_hidden(
+        &mut self,
+        ops: &mut O,
+        config: &ModelConfig,
+        weights: &ModelWeights,
+        tokens: usize,
+    ) -> &O::Buffer {
+        let eps = config.rms_norm_eps;
+        let (residual, delta) = (&mut self.residual, &self.delta);
+        ops.add_rms_norm(tokens, residual, delta, &weights.final_norm, eps, &mut self.normed);
+        &self.normed
+    }
+
     /// One step: feeds `ids`, leaves the logits of `logit_tokens` (indices into `ids`).
     pub fn forward(
         &mut self,

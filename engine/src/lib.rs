@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod config;
 pub mod decoder;
+pub mod device;
 pub mod error;
 pub mod executor;
 pub mod heads;

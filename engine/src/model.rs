@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use tokenrouter_kernels::DType;
-use tokenrouter_kernels::cpu::{Isa, KvLayout, StepTokens, WorkerGroup};
+use tokenrouter_kernels::cpu::{Isa, KvLayout, PAGE_TOKENS, StepTokens, WorkerGroup};
 use tokenrouter_scheduler::MAX_HEADS;
 
 use crate::budget::ModelDemand;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, StepLimits, buffer_values};
 use crate::error::LoadError;
-use crate::heads::{HeadInfo, HeadInput, HeadSet, ModelPrint, OpenHead};
+use crate::heads::{HeadInfo, HeadInput, HeadSet, HeadSizes, ModelPrint, OpenHead, PromptEnd};
 use crate::ops::cpu::CpuOps;
 use crate::weights::ModelWeights;
 
@@ -106,10 +106,12 @@ impl OpenModel {
         self.weights.bytes() + self.heads.iter().map(OpenHead::bytes).sum::<u64>()
     }
 
-    /// Cache bytes of one page of 16 tokens: keys and values of all layers.
+    /// Cache bytes of one page of 16 tokens: keys and values of all layers, and the hidden states that a head reads.
     pub fn kv_bytes_per_page(&self, dtype: DType) -> u64 {
         // More than 64 bits cannot come from a checked configuration; the plan would refuse it.
-        self.layout(dtype, 1).bytes_per_page().map_or(u64::MAX, |bytes| bytes as u64)
+        let kept =
+            4 * PAGE_TOKENS as u64 * HeadSet::<CpuOps>::kept_values(&self.heads, self.config.hidden_size);
+        self.layout(dtype, 1).bytes_per_page().map_or(u64::MAX, |bytes| (bytes as u64).saturating_add(kept))
     }
 
     /// Bytes of activation buffers and position tables, allocated once by [`Self::build`].
@@ -173,8 +175,14 @@ impl OpenModel {
         let layout = self.layout(options.kv_dtype, pages);
         let ops = CpuOps::new(&self.config, isa, workers, layout, context_len, options.real_vocab)
             .map_err(|e| refuse("pages", format!("{pages} pages of KV cache cannot be had: {e}")))?;
+        let kept = HeadSet::<CpuOps>::kept_values(&self.heads, self.config.hidden_size) as usize;
+        // Asked for before it is taken, since a buffer that cannot be had would end the process.
+        Vec::<f32>::new()
+            .try_reserve_exact((pages * PAGE_TOKENS).saturating_mul(kept))
+            .map_err(|e| refuse("pages", format!("hidden states of {pages} pages cannot be had: {e}")))?;
         let decoder = Decoder::new(&ops, &self.config, &self.weights, limits(&options));
-        let heads = HeadSet::new(&ops, self.heads, limits(&options).logit_rows);
+        let sizes = HeadSizes { rows: limits(&options).logit_rows, hidden: self.config.hidden_size, pages };
+        let heads = HeadSet::new(&ops, self.heads, sizes);
         Ok(Model {
             config: self.config,
             weights: self.weights,
@@ -225,6 +233,11 @@ impl Model {
         self.logit_rows = logit_tokens.len();
         if !ids.is_empty() {
             self.decoder.forward(&mut self.ops, &self.config, &self.weights, ids, step, logit_tokens);
+            if self.heads.keeps_states() {
+                let (config, weights) = (&self.config, &self.weights);
+                let hidden = self.decoder.all_hidden(&mut self.ops, config, weights, ids.len());
+                self.heads.keep(&mut self.ops, step, hidden);
+            }
         }
         self.logits_mut()
     }
@@ -263,6 +276,19 @@ impl Model {
         self.heads.score(&mut self.ops, wanted, &input);
     }
 
+    /// Scores the prompts of `ends`, rows of the last [`Self::forward`] and its `step`, with the heads of `wanted` that
+    /// read whole prompts, after [`Self::score`]. Every position of such a prompt must be in the cache. Allocates nothing.
+    ///
+    /// # Panics
+    /// When an end names a row that is not there or has fewer tokens: a fault of ours.
+    pub fn score_prompts(&mut self, wanted: u8, step: &StepTokens<'_>, ends: &[PromptEnd]) {
+        assert!(
+            ends.iter().all(|e| e.tokens > 0 && e.sampled < self.logit_rows),
+            "an end that samples nothing"
+        );
+        self.heads.score_prompts(&mut self.ops, wanted, step, ends);
+    }
+
     /// What head `head` said about the rows of the last [`Self::score`] that wanted it; empty when there is no such head.
     pub fn scores(&self, head: usize) -> &[f32] {
         let scores = self.heads.scores(head);
@@ -292,6 +318,10 @@ impl Model {
     /// Fills a page of the cache with NaN. Freed pages are never read; tests prove it with this.
     pub fn poison_page(&mut self, page: u32) {
         self.ops.kv_mut().poison_page(page);
+        if let Some(states) = self.heads.states_mut() {
+            let len = PAGE_TOKENS * self.config.hidden_size;
+            states[page as usize * len..][..len].fill(f32::NAN);
+        }
     }
 
     fn check(&self, ids: &[u32], step: &StepTokens<'_>, logit_tokens: &[u32]) {

@@ -94,6 +94,27 @@ pub trait Ops {
     /// `x = max(x, 0)` of the first `len` values; NaN stays NaN.
     fn relu(&mut self, len: usize, x: &mut Self::Buffer);
 
+    /// `x = x * sigmoid(x)` of the first `len` values.
+    fn silu(&mut self, len: usize, x: &mut Self::Buffer);
+
+    /// Puts row `i` of `x` (`cols` values, one row for each fed token) where token `i` stands in the cache: `kept` has a row
+    /// for every position of every page.
+    fn keep(&mut self, step: &StepTokens<'_>, cols: usize, x: &Self::Buffer, kept: &mut Self::Buffer);
+
+    /// Row `at` of `out` becomes the mean of the kept rows of the first `tokens` positions of row `row` of the step, summed
+    /// in f64 in the order of the positions.
+    #[expect(clippy::too_many_arguments, reason = "one place read, one written")]
+    fn mean_kept(
+        &mut self,
+        step: &StepTokens<'_>,
+        row: usize,
+        tokens: usize,
+        cols: usize,
+        kept: &Self::Buffer,
+        at: usize,
+        out: &mut Self::Buffer,
+    );
+
     /// `x += delta` of the first `len` values.
     fn add(&mut self, len: usize, x: &mut Self::Buffer, delta: &Self::Buffer);
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use safetensors::tensor::Dtype;
+use tokenrouter_engine::heads::PromptEnd;
 use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::StepTokens;
@@ -63,6 +64,7 @@ fn a_step_allocates_nothing() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/heads");
     let heads = ["r2r-widths", "r2r-three", "citer", "co-llm"].map(|h| golden.join(h));
     steps_allocate_nothing(&golden.join("model"), &heads);
+    steps_allocate_nothing(&golden.join("model"), &[golden.join("query")]);
 }
 
 fn steps_allocate_nothing(dir: &Path, heads: &[PathBuf]) {
@@ -96,6 +98,7 @@ fn steps_allocate_nothing(dir: &Path, heads: &[PathBuf]) {
         model.forward(&ids, &extend, &[19, 20]);
         model.observe_logits(u8::MAX);
         model.score(u8::MAX, &[3, 4]);
+        model.score_prompts(u8::MAX, &extend, &[PromptEnd { row: 0, sampled: 0, tokens: 20 }]);
         model.forward(&[7], &decode, &[0]);
         model.observe_logits(u8::MAX);
         model.score(u8::MAX, &[5]);

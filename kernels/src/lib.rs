@@ -7,6 +7,8 @@
 #![allow(clippy::needless_range_loop, reason = "lanes and register tiles are indexed alike")]
 
 pub mod cpu;
+#[cfg(feature = "cuda-host")]
+pub mod cuda;
 mod dtype;
 pub mod rng;
 pub mod sampling;

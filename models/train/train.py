@@ -41,8 +41,8 @@ class Recipe:
 
 
 RECIPES = dict(
-    small=Recipe(Config(64, 192, 4, 4, 2, 16, 1000.0), steps=1600, seed=4),
-    large=Recipe(Config(128, 384, 5, 4, 2, 32, 1000.0), steps=2400, seed=1),
+    small=Recipe(Config(64, 192, 3, 4, 2, 16, 10000.0), steps=1100, seed=4),
+    large=Recipe(Config(128, 384, 5, 4, 2, 32, 10000.0), steps=4000, seed=1),
 )
 
 

@@ -1,6 +1,7 @@
 //! `tokenrouter calibrate`: from a wanted share of tokens by the large model to a threshold.
 //!
-//! The small model answers the prompts alone, and what the router would have compared is noted at every token. The quantile
+//! The small model answers the prompts alone, and what the router would have compared is noted: at every token, or, for one
+//! that decides about whole answers, at the first. The quantile
 //! of these numbers is the threshold, if the large model's tokens changed nothing afterwards; they do, and R-Stitch's
 //! large model also stays, so the threshold is tried, and the quantile moved, until the share is met.
 
@@ -143,7 +144,7 @@ fn choose(args: &CalibrateArgs, info: &EngineInfo) -> Result<(RouteId, String, G
     Ok((RouteId(index as u16), route.router.clone(), gauge))
 }
 
-/// What the router compares, at every token of the first model's own answers.
+/// What the router compares, over the first model's own answers.
 fn measure(args: &CalibrateArgs, setting: &Setting, gauge: Gauge) -> Result<Vec<f32>, String> {
     let (registry, scores) = probe::registry(gauge)?;
     let deployment = deploy::start(&probing(&setting.config), &registry, Box::new(|| ()))?;
@@ -245,7 +246,7 @@ mod tests {
     fn the_quantile_moves_until_the_share_is_met() {
         let scores: Vec<f32> = (0..5000).map(|i| i as f32 / 5000.0).collect();
         for direction in [Direction::AtLeast, Direction::Below, Direction::Above] {
-            let gauge = Gauge { measure: Measure::EntropyNorm, direction, peer_stays: true };
+            let gauge = Gauge { measure: Measure::EntropyNorm, direction, peer_stays: true, once: false };
             let mut served = |threshold: Threshold| {
                 let asks = scores.iter().filter(|s| direction.asks(**s, threshold)).count() as f64 / 5000.0;
                 Ok(3.0 * asks / (1.0 + 2.0 * asks))
@@ -265,7 +266,12 @@ mod tests {
     /// Scores that are all the same can give nothing or all: the search ends and says what it got.
     #[test]
     fn a_share_out_of_reach_ends_with_the_nearest() {
-        let gauge = Gauge { measure: Measure::Score(0), direction: Direction::AtLeast, peer_stays: false };
+        let gauge = Gauge {
+            measure: Measure::Score(0),
+            direction: Direction::AtLeast,
+            peer_stays: false,
+            once: false,
+        };
         let mut run = |t: Threshold| Ok(if Direction::AtLeast.asks(0.5, t) { 1.0 } else { 0.0 });
         let (_, reached, tries) = search(&args("0.4"), &[0.5; 100], gauge, &mut run).expect("an end");
         assert!(reached == 0.0 && tries <= 12);

@@ -16,6 +16,9 @@ use crate::{calibrate, convert, demo, eval, generate, plan, serve, simulate};
 #[derive(Debug, Parser)]
 #[command(name = "tokenrouter", version, long_version = LONG_VERSION.as_str(), about, propagate_version = true)]
 struct Cli {
+    /// Where models run.
+    #[arg(long, global = true, value_enum, default_value_t = DeviceKind::Cpu)]
+    device: DeviceKind,
     #[command(subcommand)]
     command: CliCommand,
 }
@@ -23,6 +26,15 @@ struct Cli {
 /// The version, and what the build script compiled.
 static LONG_VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{}\nbuild: {}", env!("CARGO_PKG_VERSION"), tokenrouter_engine::BUILD_REPORT));
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DeviceKind {
+    /// The processor.
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
@@ -110,7 +122,21 @@ pub struct GenerateArgs {
 pub fn run(registry: &Registry) -> ExitCode {
     let cli = Cli::parse();
     init_logging();
-    let outcome = match cli.command {
+    let outcome = match cli.device {
+        DeviceKind::Cpu => run_command(cli.command, registry),
+        DeviceKind::Cuda => tokenrouter_engine::device::open_cuda(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            tell(&format!("tokenrouter: {problem}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_command(command: CliCommand, registry: &Registry) -> Result<(), String> {
+    match command {
         CliCommand::Demo(args) => demo::run(&args, registry),
         CliCommand::Serve(args) => serve_file(&args, registry),
         CliCommand::Generate(args) => generate::run(&args, registry),
@@ -119,13 +145,6 @@ pub fn run(registry: &Registry) -> ExitCode {
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),
         CliCommand::ConvertRouter(args) => convert::run(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            tell(&format!("tokenrouter: {problem}"));
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::paint::{Painter, emit};
 use crate::serve::Started;
 
 /// A problem of the evaluation set that the small model alone gets wrong and the routed pair right.
-const PROMPT: &str = "Zoe has 27 pears. Zoe picks 11 pears. Zoe loses 24 pears. Zoe wins 7 packs with 6 pears each. Zoe finds 19 pears. How many pears does Zoe have?";
+const PROMPT: &str = "In January Ben has 14 plums. In February Ben finds 49 plums. In March Ben drops 51 plums. In April Ben wins 68 plums. In May Eve has 72 cards. In June Ben gives away 23 plums. How many plums does Ben have?";
 
 /// The demo deployment, its model paths relative to the folder of the pair.
 const CONFIG: &str = r#"

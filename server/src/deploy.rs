@@ -168,7 +168,7 @@ pub fn threshold_lines(routes: &[RouteInfo]) -> impl Iterator<Item = String> {
 mod tests {
     use std::path::Path;
 
-    use tokenrouter_scheduler::router::HeadKind;
+    use tokenrouter_scheduler::router::{HeadKind, Source, Threshold};
 
     use super::*;
 
@@ -197,6 +197,31 @@ mod tests {
             (HeadKind::R2r, Some(0.405_959_6))
         );
         assert!(start_with("name = \"citer\"\nfile = \"citer\"\nthreshold = 0.98").is_ok());
+    }
+
+    /// A file says to `query` that its head chooses, with the file's threshold or the section's own.
+    #[test]
+    fn query_with_a_router_file_chooses_by_its_head() {
+        for (more, expected) in [("", (0.5, Source::File)), ("\nthreshold = 0.75", (0.75, Source::Config))] {
+            let started = start_with(&format!("name = \"query\"\nfile = \"query\"{more}")).unwrap();
+            let route = &started.engine.info.routes[0];
+            assert_eq!(started.engine.info.models[0].heads[0].kind, HeadKind::Query);
+            assert_eq!(route.terms.threshold, Some((Threshold::Value(expected.0), expected.1)));
+            assert!(route.gauge.is_some_and(|gauge| gauge.once));
+        }
+        let plain = start_with("name = \"query\"\nthreshold = 0.75").unwrap();
+        assert!(plain.engine.info.routes[0].gauge.is_none(), "by the requests' own scores");
+        for (router, part) in [
+            ("name = \"query\"\nfile = \"query\"\nfraction = 0.5", "`fraction` excludes a router file"),
+            ("name = \"query\"\nfile = \"query\"\nhead = 0", "exclude each other"),
+            ("name = \"query\"\nfile = \"citer\"", "kind \"citer\", but router \"query\""),
+            ("name = \"r2r\"\nfile = \"query\"", "kind \"query\", but router \"r2r\""),
+            ("name = \"query\"\nfile = \"query\"\nthreshold = 1.5", "from 0 to 1"),
+            ("name = \"query\"", "or a router file is needed"),
+        ] {
+            let error = refusal(router);
+            assert!(error.contains(part), "{router}: {error}");
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! `tokenrouter eval`: accuracy, share of the large model and speed of every router over a sweep of thresholds.
+//! `tokenrouter eval`: quality, share of the large model and speed of every router over a sweep of thresholds.
 
+mod cpu;
 mod drive;
 mod plot;
 mod problems;
 mod progress;
+mod quality;
 mod report;
 mod row;
 mod runs;
@@ -18,6 +20,7 @@ use tokenrouter_scheduler::router::Registry;
 pub(crate) use drive::{Batch, How, drive, prepare, stop};
 pub use problems::Check;
 pub(crate) use progress::Progress;
+pub use quality::Quality;
 pub(crate) use report::decimal;
 pub(crate) use row::large_share;
 pub(crate) use setting::Setting;
@@ -26,6 +29,7 @@ pub use setting::SettingArgs;
 use crate::deploy::{self, Deployment};
 use crate::paint::emit;
 use problems::Problem;
+use quality::Marks;
 use row::Row;
 use runs::{Run, Sweep};
 
@@ -44,6 +48,9 @@ pub struct EvalArgs {
     /// Shares of the large model for `query` (of the requests), `me` and `fixed` (of the tokens).
     #[arg(long, value_name = "S,S,...", value_delimiter = ',', allow_hyphen_values = true)]
     pub shares: Vec<f32>,
+    /// What an answer is compared with; `answer` where the prompts have answers, `agreement` where none has.
+    #[arg(long, value_enum)]
+    pub quality: Option<Quality>,
     /// When an answer is right; the demo pair's says it in a sentence.
     #[arg(long, value_enum)]
     pub check: Option<Check>,
@@ -63,14 +70,18 @@ pub struct EvalArgs {
 /// # Errors
 /// One line that names the flag, file or key at fault.
 pub fn run(args: &EvalArgs, registry: &Registry) -> Result<(), String> {
-    let sweep = Sweep::parse(&args.routers, &args.thresholds, &args.shares)?;
+    let mut sweep = Sweep::parse(&args.routers, &args.thresholds, &args.shares)?;
     let mut setting = args.setting.load()?;
-    if let Some(index) = setting.problems.iter().position(|p| p.answer.is_none()) {
-        return Err(format!("prompt {index} has no \"answer\", so nothing can be checked"));
+    let quality = Quality::choose(args.quality, &setting.problems)?;
+    if quality == Quality::Agreement {
+        if args.check.is_some() {
+            return Err("--check says when an answer is right, and agreement compares with none".into());
+        }
+        sweep.need_large();
     }
     sweep.extend(&mut setting)?;
     let deployment = deploy::start(&setting.config, registry, Box::new(|| ()))?;
-    let outcome = measure(args, &sweep, &deployment, &setting.problems);
+    let outcome = measure(args, quality, &sweep, &deployment, &setting.problems);
     stop(&deployment);
     let rows = outcome?;
     if let Some(path) = &args.svg {
@@ -82,15 +93,18 @@ pub fn run(args: &EvalArgs, registry: &Registry) -> Result<(), String> {
 
 fn measure(
     args: &EvalArgs,
+    quality: Quality,
     sweep: &Sweep,
     deployment: &Deployment,
     problems: &[Problem],
 ) -> Result<Vec<Row>, String> {
-    let runs = sweep.runs(&deployment.engine.info, problems)?;
+    let runs = in_order(quality, sweep.runs(&deployment.engine.info, problems)?)?;
     let prompts = prepare(deployment, &args.setting, problems)?;
     let check = args.check.unwrap_or(if args.setting.demo { Check::Sentence } else { Check::LastNumber });
     let mut log = args.answers.as_ref().map(|path| Log::create(path.clone())).transpose()?;
     let mut rows = Vec::new();
+    // The large model's own answers, from the first run, where the others are compared with them.
+    let mut large: Vec<Vec<u32>> = Vec::new();
     let mut progress = Progress::new();
     for (index, run) in runs.iter().enumerate() {
         let how = How {
@@ -100,23 +114,48 @@ fn measure(
             concurrency: args.setting.concurrency as usize,
         };
         let label = format!("[{}/{}] {}", index + 1, runs.len(), label(run));
+        let before = cpu::seconds();
         let ran = drive(deployment, &prompts, how, &mut |done| progress.show(&label, done, prompts.len()));
+        let cpu = before.and_then(|before| Some(cpu::seconds()? - before));
         progress.clear();
         let batch = ran.map_err(|e| format!("{}: {e}", self::label(run)))?;
         let texts: Vec<String> =
             batch.answers.iter().map(|a| deployment.text.decode(&a.tokens, true)).collect();
-        let right: Vec<bool> = texts
-            .iter()
-            .zip(problems)
-            .map(|(text, p)| p.answer.as_ref().is_some_and(|answer| check.passes(text, answer)))
-            .collect();
+        let marks = match quality {
+            Quality::Answer => Marks::right(&right(check, &texts, problems)),
+            Quality::Agreement => {
+                if large.is_empty() {
+                    large = batch.answers.iter().map(|a| a.tokens.clone()).collect();
+                }
+                Marks::agreement(
+                    batch.answers.iter().map(|a| &a.tokens[..]).zip(large.iter().map(Vec::as_slice)),
+                )
+            }
+        };
         if let Some(log) = &mut log {
-            log.write(run, &batch, &texts, &right)?;
+            log.write(run, &batch, &texts, &marks)?;
         }
-        rows.push(Row::new(run, &deployment.engine.info, &batch, &right));
+        rows.push(Row::new(run, &deployment.engine.info, &batch, marks, cpu));
     }
     row::fill_gap(&mut rows);
     Ok(rows)
+}
+
+/// The runs in the order in which they are measured: agreement needs the large model's answers first.
+fn in_order(quality: Quality, mut runs: Vec<Run>) -> Result<Vec<Run>, String> {
+    if quality == Quality::Agreement {
+        let large =
+            runs.iter().position(|r| r.router == runs::LARGE).ok_or("the large model has no route")?;
+        runs[..=large].rotate_right(1);
+    }
+    Ok(runs)
+}
+
+/// Whether each text has the right answer.
+fn right(check: Check, texts: &[String], problems: &[Problem]) -> Vec<bool> {
+    let passes =
+        |text: &String, p: &Problem| p.answer.as_ref().is_some_and(|right| check.passes(text, right));
+    texts.iter().zip(problems).map(|(text, problem)| passes(text, problem)).collect()
 }
 
 fn label(run: &Run) -> String {
@@ -135,12 +174,17 @@ impl Log {
         Ok(Log { path, file: std::io::BufWriter::new(file) })
     }
 
-    fn write(&mut self, run: &Run, batch: &Batch, texts: &[String], right: &[bool]) -> Result<(), String> {
+    fn write(&mut self, run: &Run, batch: &Batch, texts: &[String], marks: &Marks) -> Result<(), String> {
         let failed = |e: std::io::Error| format!("--answers {}: {e}", self.path.display());
         for (index, answer) in batch.answers.iter().enumerate() {
+            let mark = marks.each()[index];
+            let (right, agreement) = match marks.quality() {
+                Quality::Answer => (Some(mark == 1.0), None),
+                Quality::Agreement => (None, Some(mark)),
+            };
             let line = json!({
                 "router": run.router, "threshold": run.shown.map(decimal), "prompt": index,
-                "right": right[index], "text": texts[index],
+                "right": right, "agreement": agreement, "text": texts[index],
                 "token_ids": answer.tokens, "model_index": answer.writers,
             });
             writeln!(self.file, "{line}").map_err(failed)?;

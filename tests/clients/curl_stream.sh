@@ -20,7 +20,7 @@ fail() {
 # body MAX_TOKENS IGNORE_EOS
 body() {
     printf '{"messages":[{"role":"user","content":"%s"}],"stream":true,"temperature":0,"max_tokens":%d,"ignore_eos":%s}' \
-        "Max has 12 apples. Max picks 80 apples. How many apples does Max have?" "$1" "$2"
+        "In January Max has 12 apples. In February Max picks 80 apples. How many apples does Max have?" "$1" "$2"
 }
 
 stream_once() {

@@ -90,7 +90,7 @@ def closed_stream(client, ask):
 
 
 def completion(client, name):
-    ask = dict(model=name, prompt="Max has 12 apples. Max picks 20", max_tokens=8, temperature=0)
+    ask = dict(model=name, prompt="In January Max has 12 apples. In February Max picks 20", max_tokens=8, temperature=0)
     answer = client.completions.create(**ask)
     check(answer.object == "text_completion", f"completion: object is {answer.object!r}")
     choice = answer.choices[0]
@@ -129,7 +129,7 @@ def errors(client, ask):
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("base_url", help="with /v1 at its end")
-    args.add_argument("--prompt", default="Max has 12 apples. Max picks 80 apples. Max loses 69 apples. How many apples does Max have?")
+    args.add_argument("--prompt", default="In January Max has 12 apples. In February Max picks 80 apples. In March Max loses 69 apples. How many apples does Max have?")
     args.add_argument("--expect")
     args = args.parse_args()
     client = openai.OpenAI(base_url=args.base_url, api_key="none", max_retries=0, timeout=60)

@@ -90,6 +90,18 @@ class CiterNet(nn.Module):
         return self.linear(self.mlp(hidden))
 
 
+class QueryNet(nn.Module):
+    """The classifier of query-level routing; it reads the mean state of a prompt, here of every prefix."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(HIDDEN, width), nn.SiLU(), nn.Linear(width, 1))
+
+    def forward(self, hidden):
+        count = torch.arange(1, len(hidden) + 1, dtype=torch.float64)[:, None]
+        return self.mlp((hidden.double().cumsum(0) / count).float())
+
+
 def randomise(net, seed):
     """Norm weights and biases away from one and zero, so that a forgotten one shows."""
     generator = torch.Generator().manual_seed(seed)
@@ -247,9 +259,14 @@ def main():
         torch.save(nn.Parameter(row), os.path.join(files, "gperp_init.bin"))
         write_router("co-llm", dict(kind="co-llm", defer_id=None, threshold=None, direction=">", model=of_model),
                      {"defer_row": row.float()})
+
+        query = randomise(QueryNet(12), 51)
+        put("query", query(hidden))
+        write_router("query", dict(kind="query", hidden_dims=[12], threshold=0.5, direction=">=", model=of_model),
+                     query.state_dict())
     num.write_safetensors(os.path.join(HERE, "golden.safetensors"), golden)
     num.write_json(os.path.join(HERE, "golden.json"), dict(
-        torch=torch.__version__, transformers=transformers.__version__, heads=[*R2R, "citer", "co-llm"], defer_id=DEFER,
+        torch=torch.__version__, transformers=transformers.__version__, heads=[*R2R, "citer", "co-llm", "query"], defer_id=DEFER,
         extended=owner(os.path.join(HERE, "extended")), pad_id=PAD))
 
 

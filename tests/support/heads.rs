@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tokenrouter_engine::DType;
 use tokenrouter_engine::heads::{
-    CiterShape, CoLlmShape, HeadShape, ModelPrint, NamedTensor, R2rShape, RouterFile, write_router,
+    CiterShape, CoLlmShape, HeadShape, ModelPrint, NamedTensor, PromptEnd, QueryShape, R2rShape, RouterFile,
+    write_router,
 };
 use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_kernels::cpu::StepTokens;
@@ -13,7 +14,7 @@ use tokenrouter_kernels::sampling::{SampleScratch, SamplingParams};
 use super::reference::{RefRequest, Reference, draw_token};
 use super::root;
 
-/// The learned routers.
+/// The learned routers that judge every token.
 pub const KINDS: [&str; 3] = ["r2r", "citer", "co-llm"];
 const HIDDEN: usize = 64;
 const WIDTH: usize = 12;
@@ -30,6 +31,7 @@ pub fn write_random(kind: &str, dir: &Path, threshold: Option<f32>) {
     let (shape, tensors) = match kind {
         "r2r" => r2r(&mut random),
         "citer" => citer(&mut random),
+        "query" => query(&mut random),
         _ => {
             let row = NamedTensor {
                 name: "defer_row".into(),
@@ -116,6 +118,13 @@ fn citer(random: &mut Random) -> (HeadShape, Vec<NamedTensor>) {
     (HeadShape::Citer(CiterShape { hidden_dims: [WIDTH, WIDTH], batch_norm_eps: 1e-5 }), tensors)
 }
 
+fn query(random: &mut Random) -> (HeadShape, Vec<NamedTensor>) {
+    let mut tensors = Vec::new();
+    random.linear("mlp.0", WIDTH, HIDDEN, &mut tensors);
+    random.linear("mlp.2", 1, WIDTH, &mut tensors);
+    (HeadShape::Query(QueryShape { hidden_dim: WIDTH }), tensors)
+}
+
 /// The small model with one head, one token at a time: no engine, no scheduler, no batch.
 pub struct Scorer {
     model: Model,
@@ -148,6 +157,28 @@ impl Scorer {
 
     /// The head's score after `tokens`, when the model proposes `candidate`.
     pub fn score(&mut self, tokens: &[u32], candidate: u32) -> f32 {
+        self.feed(tokens);
+        self.model.observe_logits(1);
+        self.model.score(1, &[candidate]);
+        self.model.scores(0)[0]
+    }
+
+    /// The score of a prompt by a head that reads whole prompts.
+    pub fn prompt_score(&mut self, prompt: &[u32]) -> f32 {
+        self.reset();
+        self.feed(prompt);
+        let step = StepTokens {
+            token_row: &[0],
+            positions: &[prompt.len() as u32 - 1],
+            row_pages: &self.pages,
+            row_page_start: &[0, self.pages.len() as u32],
+        };
+        self.model.score(1, &[0]);
+        self.model.score_prompts(1, &step, &[PromptEnd { row: 0, sampled: 0, tokens: prompt.len() }]);
+        self.model.scores(0)[0]
+    }
+
+    fn feed(&mut self, tokens: &[u32]) {
         for at in self.seen..tokens.len() {
             let step = StepTokens {
                 token_row: &[0],
@@ -158,9 +189,6 @@ impl Scorer {
             self.model.forward(&tokens[at..=at], &step, &[0]);
         }
         self.seen = tokens.len();
-        self.model.observe_logits(1);
-        self.model.score(1, &[candidate]);
-        self.model.scores(0)[0]
     }
 }
 

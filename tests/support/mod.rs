@@ -42,6 +42,14 @@ pub fn problems(count: usize) -> Vec<Problem> {
     text.lines().take(count).map(problem).collect()
 }
 
+/// Token ids of a rendered question of the demo language: the first case of `tests/golden/demo.json`.
+pub fn golden_prompt() -> Vec<u32> {
+    let text = std::fs::read_to_string(root().join("tests/golden/demo.json")).expect("the golden file");
+    let golden: Value = serde_json::from_str(&text).expect("JSON");
+    let ids = golden["cases"][0]["prompt_ids"].as_array().expect("a list");
+    ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
 /// The text that the demo's chat template makes of one user message.
 pub fn rendered(prompt: &str) -> String {
     format!("<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n<think>\n")

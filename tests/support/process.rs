@@ -32,6 +32,22 @@ pub fn demo_config(router: &str, server: &str) -> String {
     )
 }
 
+/// The demo pair without the routers that lie beside it, and with its problems.
+pub fn bare_demo() -> PathBuf {
+    let dir = scratch_dir("bare-demo");
+    for name in ["slm", "llm", "eval.jsonl"] {
+        std::os::unix::fs::symlink(root().join("models/demo").join(name), dir.join(name)).expect("a link");
+    }
+    dir
+}
+
+/// As [`run`], with the bare pair behind `--demo`: a test brings its own router files.
+pub fn run_bare(args: &[&str]) -> (bool, String, String) {
+    let dir = bare_demo().display().to_string();
+    let models = ["--models", &dir];
+    run(&[args, if args.contains(&"--demo") { &models } else { &[] }].concat())
+}
+
 /// A running server; killed when dropped.
 pub struct ServerProcess {
     child: Child,

@@ -8,6 +8,7 @@ use tokenrouter_kernels::signals::signals;
 use tokenrouter_scheduler::{MAX_HEADS, ModelId, RowFault, RowResult, Signals};
 
 use super::Executor;
+use crate::heads::PromptEnd;
 use crate::model::Model;
 use crate::step::{SampleSpec, Step, StepLimits};
 
@@ -99,6 +100,7 @@ fn run_lane(
     let mut scratch = Scratch {
         sample: SampleScratch::new(model.config().vocab_size),
         candidates: Vec::with_capacity(model.logit_rows()),
+        ends: Vec::with_capacity(model.logit_rows()),
     };
     while let Ok(mut step) = inbox.recv() {
         // A panic is a bug of ours. It must not take the process: the rows of this step fail by name, and
@@ -119,6 +121,8 @@ struct Scratch {
     sample: SampleScratch,
     /// The candidate of every sampling row; 0 where there is none.
     candidates: Vec<u32>,
+    /// The rows whose prompt ends in this step.
+    ends: Vec<PromptEnd>,
 }
 
 /// Forward, router signals from the raw logits, one draw per sampling row, then the router heads, which read the
@@ -128,10 +132,11 @@ fn run_step(model: &mut Model, scratch: &mut Scratch, step: &mut Step) {
     let ln_vocab = (vocab as f32).ln();
     let mut results = std::mem::take(&mut step.results);
     scratch.candidates.clear();
+    scratch.ends.clear();
     model.forward(&step.ids, &step.tokens(), &step.logit_tokens);
     model.observe_logits(step.heads);
     let mut row_logits = model.logits_mut().chunks_exact_mut(vocab);
-    for row in &step.rows {
+    for (index, row) in step.rows.iter().enumerate() {
         let result = match &row.sample {
             None => RowResult::default(),
             Some(spec) => match row_logits.next() {
@@ -140,6 +145,10 @@ fn run_step(model: &mut Model, scratch: &mut Scratch, step: &mut Step) {
                     let history = step.history(row);
                     let result =
                         sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
+                    if spec.key.position as usize == spec.prompt_len {
+                        let (sampled, tokens) = (scratch.candidates.len(), spec.prompt_len);
+                        scratch.ends.push(PromptEnd { row: index, sampled, tokens });
+                    }
                     scratch.candidates.push(result.token);
                     result
                 }
@@ -153,6 +162,7 @@ fn run_step(model: &mut Model, scratch: &mut Scratch, step: &mut Step) {
     }
     if step.heads != 0 && !model.heads().is_empty() {
         model.score(step.heads, &scratch.candidates);
+        model.score_prompts(step.heads, &step.tokens(), &scratch.ends);
         give_scores(model, step, &mut results);
     }
     step.results = results;

@@ -52,6 +52,13 @@ pub struct CoLlmShape {
     pub defer_id: Option<u32>,
 }
 
+/// Sizes of a query classifier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryShape {
+    /// Width between its two matrices.
+    pub hidden_dim: usize,
+}
+
 /// A head's kind and sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HeadShape {
@@ -61,6 +68,8 @@ pub enum HeadShape {
     Citer(CiterShape),
     /// Co-LLM.
     CoLlm(CoLlmShape),
+    /// Query-level routing.
+    Query(QueryShape),
 }
 
 impl HeadShape {
@@ -70,6 +79,7 @@ impl HeadShape {
             HeadShape::R2r(_) => HeadKind::R2r,
             HeadShape::Citer(_) => HeadKind::Citer,
             HeadShape::CoLlm(_) => HeadKind::CoLlm,
+            HeadShape::Query(_) => HeadKind::Query,
         }
     }
 }
@@ -82,7 +92,7 @@ impl HeadShape {
 ///  "model": {"hidden_size": 1024, "vocab_size": 151936, "tokenizer": "fp...", "weights": "fp..."}}
 /// ```
 ///
-/// `citer` has `hidden_dims` (two) and `batch_norm_eps`, `co-llm` has `defer_id`. `outputs`, `normalize_input` and the
+/// `citer` has `hidden_dims` (two) and `batch_norm_eps`, `co-llm` has `defer_id`, `query` has `hidden_dims` (one). `outputs`, `normalize_input` and the
 /// epsilons may be left out (1, false, 1e-5); `threshold`, `defer_id` and `model.weights` may be null.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterFile {
@@ -114,6 +124,7 @@ impl RouterFile {
             HeadKind::R2r => HeadShape::R2r(R2rShape::parse(fields)?),
             HeadKind::Citer => HeadShape::Citer(CiterShape::parse(fields)?),
             HeadKind::CoLlm => HeadShape::CoLlm(CoLlmShape::parse(fields)?),
+            HeadKind::Query => HeadShape::Query(QueryShape::parse(fields)?),
         };
         let direction = kind.direction();
         if fields.text("direction")?.and_then(|d| d.parse().ok()) != Some(direction) {
@@ -149,6 +160,7 @@ impl RouterFile {
                 out["batch_norm_eps"] = decimal(s.batch_norm_eps);
             }
             HeadShape::CoLlm(s) => out["defer_id"] = json!(s.defer_id),
+            HeadShape::Query(s) => out["hidden_dims"] = json!([s.hidden_dim]),
         }
         out["threshold"] = self.threshold.map_or(Value::Null, decimal);
         out["direction"] = json!(self.direction().to_string());
@@ -248,5 +260,14 @@ impl CoLlmShape {
         known(fields, &[&COMMON[..], &["defer_id"]].concat())?;
         let id = fields.integer("defer_id", 1, u64::from(u32::MAX) - 1)?;
         Ok(Self { defer_id: id.map(|id| id as u32) })
+    }
+}
+
+impl QueryShape {
+    fn parse(fields: &Fields<'_>) -> Result<Self, LoadError> {
+        known(fields, &[&COMMON[..], &["hidden_dims"]].concat())?;
+        let [hidden_dim] = <[usize; 1]>::try_from(dims(fields)?)
+            .map_err(|_| fields.wrong("hidden_dims", "one width is needed"))?;
+        Ok(Self { hidden_dim })
     }
 }

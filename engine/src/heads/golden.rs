@@ -6,7 +6,7 @@ use safetensors::SafeTensors;
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{Isa, KvLayout, WorkerGroup};
 
-use super::{HeadInput, HeadSet, OpenHead};
+use super::{HeadInput, HeadSet, HeadSizes, OpenHead};
 use crate::model::Model;
 use crate::ops::cpu::CpuOps;
 use crate::weights::{ModelWeights, Tensor};
@@ -51,7 +51,8 @@ pub(super) fn scores(name: &str, isa: Isa, threads: usize, rows: std::ops::Range
     let (mut ops, embed) = device(isa, threads);
     let (hidden, logits) = (array("hidden"), array("logits"));
     let (h, v) = (embed.cols(), embed.rows());
-    let mut set = HeadSet::new(&ops, vec![head(name)], rows.len());
+    let sizes = HeadSizes { rows: rows.len(), hidden: h, pages: 1 };
+    let mut set = HeadSet::new(&ops, vec![head(name)], sizes);
     set.observe(&mut ops, 1, rows.len(), v, &logits[rows.start * v..rows.end * v].to_vec());
     let hidden = hidden[rows.start * h..rows.end * h].to_vec();
     let candidates = candidates();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::citer::CiterWeights;
 use super::file::DESCRIPTION;
+use super::query::QueryWeights;
 use super::r2r::R2rWeights;
 use super::tensors::Tensors;
 use super::{HeadInfo, HeadShape, ModelPrint, RouterFile, co_llm};
@@ -26,6 +27,7 @@ pub(super) enum HeadWeights {
     R2r(Box<R2rWeights>),
     Citer(CiterWeights),
     CoLlm(Linear),
+    Query(QueryWeights),
 }
 
 impl OpenHead {
@@ -55,6 +57,9 @@ impl OpenHead {
             HeadShape::CoLlm(shape) => {
                 (HeadWeights::CoLlm(co_llm::load(&mut tensors, model.hidden_size)?), shape.defer_id)
             }
+            HeadShape::Query(shape) => {
+                (HeadWeights::Query(QueryWeights::load(&mut tensors, shape, model.hidden_size)?), None)
+            }
         };
         tensors.finish()?;
         let info = HeadInfo {
@@ -72,6 +77,7 @@ impl OpenHead {
             HeadWeights::R2r(w) => w.bytes(),
             HeadWeights::Citer(w) => w.bytes(),
             HeadWeights::CoLlm(w) => w.bytes(),
+            HeadWeights::Query(w) => w.bytes(),
         }
     }
 
@@ -81,7 +87,13 @@ impl OpenHead {
             HeadWeights::R2r(w) => w.row_values(),
             HeadWeights::Citer(w) => w.row_values(),
             HeadWeights::CoLlm(_) => 0,
+            HeadWeights::Query(w) => w.row_values(),
         }
+    }
+
+    /// Whether it reads the states of the whole prompt, so that the model must keep them.
+    pub(crate) fn reads_prompts(&self) -> bool {
+        matches!(self.weights, HeadWeights::Query(_))
     }
 
     /// How many of the largest logits it reads: so many ids must be unmasked.

@@ -1,12 +1,13 @@
 //! The heads of one model in a step.
 
-use tokenrouter_kernels::cpu::Reduce;
 use tokenrouter_kernels::cpu::math::exp;
+use tokenrouter_kernels::cpu::{PAGE_TOKENS, Reduce, StepTokens};
 
-use super::HeadInfo;
 use super::citer::Citer;
 use super::open::{HeadWeights, OpenHead};
+use super::query::Query;
 use super::r2r::R2r;
+use super::{HeadInfo, PromptEnd};
 use crate::ops::Ops;
 use crate::ops::cpu::softmax_row;
 use crate::weights::{Linear, Tensor};
@@ -24,6 +25,17 @@ pub(crate) struct HeadInput<'a, O: Ops> {
     pub(crate) candidates: &'a [u32],
 }
 
+/// What the buffers of a model's heads are sized for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeadSizes {
+    /// Sampling rows of a step at most.
+    pub(crate) rows: usize,
+    /// Width of the hidden state.
+    pub(crate) hidden: usize,
+    /// Pages of the cache.
+    pub(crate) pages: usize,
+}
+
 /// All heads of a model with their buffers, sized once for the largest step.
 pub(crate) struct HeadSet<O: Ops> {
     heads: Vec<Head<O>>,
@@ -31,17 +43,23 @@ pub(crate) struct HeadSet<O: Ops> {
     out: O::Buffer,
     raw: Vec<f32>,
     scores: Vec<Vec<f32>>,
+    /// The hidden state of every cached position, when a head reads whole prompts.
+    states: Option<O::Buffer>,
+    hidden: usize,
 }
 
 enum Head<O: Ops> {
     R2r(Box<R2r<O>>, usize),
     Citer(Citer<O>),
     CoLlm(Linear),
+    Query(Query<O>),
 }
 
 impl<O: Ops> HeadSet<O> {
-    /// Allocates the buffers for steps of at most `rows` sampling rows.
-    pub(crate) fn new(ops: &O, heads: Vec<OpenHead>, rows: usize) -> Self {
+    /// Allocates the buffers.
+    pub(crate) fn new(ops: &O, heads: Vec<OpenHead>, sizes: HeadSizes) -> Self {
+        let HeadSizes { rows, hidden, pages } = sizes;
+        let kept = heads.iter().any(OpenHead::reads_prompts).then_some(pages * PAGE_TOKENS * hidden);
         let infos: Vec<HeadInfo> = heads.iter().map(|h| h.info.clone()).collect();
         let scores = infos.iter().map(|_| vec![0.0; rows]).collect();
         let build = |head: OpenHead| match head.weights {
@@ -51,6 +69,7 @@ impl<O: Ops> HeadSet<O> {
             }
             HeadWeights::Citer(w) => Head::Citer(Citer::new(ops, w, rows)),
             HeadWeights::CoLlm(row) => Head::CoLlm(row),
+            HeadWeights::Query(w) => Head::Query(Query::new(ops, w, rows)),
         };
         let wide = if infos.is_empty() { 0 } else { rows * MOST_OUTPUTS };
         Self {
@@ -59,6 +78,8 @@ impl<O: Ops> HeadSet<O> {
             out: ops.buffer(wide),
             raw: vec![0.0; wide],
             scores,
+            states: kept.map(|values| ops.buffer(values)),
+            hidden,
         }
     }
 
@@ -66,6 +87,28 @@ impl<O: Ops> HeadSet<O> {
     pub(crate) fn row_values(heads: &[OpenHead]) -> u64 {
         let shared = if heads.is_empty() { 0 } else { 2 * MOST_OUTPUTS as u64 };
         shared + heads.iter().map(|h| h.row_values() + 1).sum::<u64>()
+    }
+
+    /// f32 values kept for one position of the cache.
+    pub(crate) fn kept_values(heads: &[OpenHead], hidden: usize) -> u64 {
+        if heads.iter().any(OpenHead::reads_prompts) { hidden as u64 } else { 0 }
+    }
+
+    /// Whether [`Self::keep`] must see the states of every step.
+    pub(crate) fn keeps_states(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Keeps the hidden states `[tokens, hidden]` of all tokens that a step has fed, each at its place in the cache.
+    pub(crate) fn keep(&mut self, ops: &mut O, step: &StepTokens<'_>, hidden: &O::Buffer) {
+        if let Some(states) = &mut self.states {
+            ops.keep(step, self.hidden, hidden, states);
+        }
+    }
+
+    /// What is kept; none when no head reads it.
+    pub(crate) fn states_mut(&mut self) -> Option<&mut O::Buffer> {
+        self.states.as_mut()
     }
 
     /// The heads as the server shows them.
@@ -82,7 +125,8 @@ impl<O: Ops> HeadSet<O> {
         }
     }
 
-    /// Scores every row with the heads of `wanted`; [`Self::observe`] must have seen the step's logits.
+    /// Scores every row with the heads of `wanted`; [`Self::observe`] must have seen the step's logits. A head that reads
+    /// whole prompts says 0 here and speaks in [`Self::score_prompts`].
     pub(crate) fn score(&mut self, ops: &mut O, wanted: u8, input: &HeadInput<'_, O>) {
         let rows = input.candidates.len();
         for (index, head) in self.heads.iter_mut().enumerate() {
@@ -102,11 +146,38 @@ impl<O: Ops> HeadSet<O> {
                     ops.linear(rows, input.hidden, row, Reduce::Whole, &mut self.out);
                     1
                 }
+                Head::Query(_) => {
+                    self.scores[index][..rows].fill(0.0);
+                    continue;
+                }
             };
             let raw = &mut self.raw[..rows * outputs];
             ops.read(&self.out, raw);
             for (score, raw) in self.scores[index].iter_mut().zip(raw.chunks_exact_mut(outputs)) {
                 *score = probability(raw);
+            }
+        }
+    }
+
+    /// Scores the prompts that end in this step with the heads of `wanted` that read whole prompts, after [`Self::score`].
+    pub(crate) fn score_prompts(
+        &mut self,
+        ops: &mut O,
+        wanted: u8,
+        step: &StepTokens<'_>,
+        ends: &[PromptEnd],
+    ) {
+        let Some(states) = &self.states else { return };
+        for (index, head) in self.heads.iter_mut().enumerate() {
+            let Head::Query(head) = head else { continue };
+            if ends.is_empty() || !has(wanted, index) {
+                continue;
+            }
+            head.score(ops, step, ends, states, &mut self.out);
+            let raw = &mut self.raw[..ends.len()];
+            ops.read(&self.out, raw);
+            for (end, raw) in ends.iter().zip(raw.chunks_exact_mut(1)) {
+                self.scores[index][end.sampled] = probability(raw);
             }
         }
     }

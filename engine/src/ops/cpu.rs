@@ -1,8 +1,9 @@
 //! The decoder's operations on the CPU kernels.
 
-use tokenrouter_kernels::cpu::math::exp;
+use tokenrouter_kernels::cpu::math::{exp, silu};
 use tokenrouter_kernels::cpu::{
-    self, AttnArgs, Ctx, Isa, KvArena, KvLayout, QkvArgs, Reduce, RopeTable, StepTokens, WorkerGroup,
+    self, AttnArgs, Ctx, Isa, KvArena, KvLayout, PAGE_TOKENS, QkvArgs, Reduce, RopeTable, StepTokens,
+    WorkerGroup,
 };
 use tokenrouter_kernels::top::top_values;
 
@@ -158,6 +159,47 @@ impl Ops for CpuOps {
         }
     }
 
+    fn silu(&mut self, len: usize, x: &mut Vec<f32>) {
+        for x in &mut x[..len] {
+            *x = silu(*x);
+        }
+    }
+
+    fn keep(&mut self, step: &StepTokens<'_>, cols: usize, x: &Vec<f32>, kept: &mut Vec<f32>) {
+        let places = step.token_row.iter().zip(step.positions);
+        for ((row, position), x) in places.zip(x.chunks_exact(cols)) {
+            let at = place(step, *row as usize, *position as usize) * cols;
+            kept[at..at + cols].copy_from_slice(x);
+        }
+    }
+
+    fn mean_kept(
+        &mut self,
+        step: &StepTokens<'_>,
+        row: usize,
+        tokens: usize,
+        cols: usize,
+        kept: &Vec<f32>,
+        at: usize,
+        out: &mut Vec<f32>,
+    ) {
+        let out = &mut out[at * cols..(at + 1) * cols];
+        // The sums of a block lie on the stack: 2 KiB, which the first-level cache keeps.
+        const BLOCK: usize = 256;
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let mut sums = [0.0f64; BLOCK];
+            for position in 0..tokens {
+                let from = place(step, row, position) * cols + block * BLOCK;
+                for (sum, x) in sums.iter_mut().zip(&kept[from..from + out.len()]) {
+                    *sum += f64::from(*x);
+                }
+            }
+            for (out, sum) in out.iter_mut().zip(sums) {
+                *out = (sum / tokens as f64) as f32;
+            }
+        }
+    }
+
     fn add(&mut self, len: usize, x: &mut Vec<f32>, delta: &Vec<f32>) {
         for (x, d) in x[..len].iter_mut().zip(&delta[..len]) {
             *x += d;
@@ -187,6 +229,12 @@ impl Ops for CpuOps {
     fn read(&self, x: &Vec<f32>, out: &mut [f32]) {
         out.copy_from_slice(&x[..out.len()]);
     }
+}
+
+/// Where a position of a row stands in the cache, counted in positions.
+fn place(step: &StepTokens<'_>, row: usize, position: usize) -> usize {
+    let page = step.row_pages[step.row_page_start[row] as usize + position / PAGE_TOKENS];
+    page as usize * PAGE_TOKENS + position % PAGE_TOKENS
 }
 
 /// Order: the largest value, the exponentials of the differences, their sum in f64 in ascending order, one division

@@ -1,5 +1,6 @@
 //! Router heads in the engine: whole steps through the executor, and files that must be refused.
 
+mod prompts;
 mod refusals;
 mod start;
 mod steps;

@@ -46,7 +46,7 @@ fn refusal(dir: &TempDir) -> String {
 
 #[test]
 fn an_unchanged_copy_loads() {
-    for name in ["r2r-plain", "r2r-widths", "r2r-three", "citer", "co-llm"] {
+    for name in ["r2r-plain", "r2r-widths", "r2r-three", "citer", "co-llm", "query"] {
         let dir = changed(name, |_| {}, |_| {});
         assert_eq!(open(dir.path()), Ok(()), "{name}");
     }
@@ -57,13 +57,20 @@ fn fields_of_the_description_are_checked() {
     let cases: Vec<(&str, &str, Value, &str)> = vec![
         ("r2r-plain", "format", json!(2), "format 1"),
         ("r2r-plain", "format", Value::Null, "format 1"),
-        ("r2r-plain", "kind", json!("r3r"), "r2r, citer, co-llm"),
+        ("r2r-plain", "kind", json!("r3r"), "r2r, citer, co-llm, query"),
         ("r2r-plain", "threshold", json!(1.5), "from 0 to 1"),
         ("r2r-plain", "threshold", json!(-0.1), "from 0 to 1"),
         ("r2r-plain", "threshold", json!("half"), "finite number"),
         ("r2r-plain", "direction", json!("<"), ">="),
         ("citer", "direction", json!(">="), "<"),
         ("co-llm", "direction", Value::Null, ">"),
+        ("query", "direction", json!("<"), ">="),
+        ("query", "threshold", json!(2), "from 0 to 1"),
+        ("query", "hidden_dims", json!([12, 1]), "one width"),
+        ("query", "hidden_dims", json!([]), "1 to 64"),
+        ("query", "hidden_dims", Value::Null, "1 to 64"),
+        ("query", "layer_norm_eps", json!(1e-5), "unknown"),
+        ("query", "model", Value::Null, "absent"),
         ("r2r-plain", "hidden_dims", json!([]), "1 to 64"),
         ("r2r-plain", "hidden_dims", json!([12, 0]), "1 to 64"),
         ("r2r-plain", "hidden_dims", json!([12, 99_999_999]), "131072"),
@@ -102,12 +109,14 @@ fn a_router_of_another_model_is_refused_with_both_fingerprints() {
         ("weights", json!("fp8899aabbccddeeff"), "fp8899aabbccddeeff", ours.weights.as_str()),
     ];
     for (field, value, theirs, of_model) in cases {
-        let dir = changed("citer", |json| json["model"][field] = value.clone(), |_| {});
-        let error = refusal(&dir);
-        assert!(
-            error.contains(theirs) && error.contains(of_model) && error.contains("another model"),
-            "{error}"
-        );
+        for name in ["citer", "query"] {
+            let dir = changed(name, |json| json["model"][field] = value.clone(), |_| {});
+            let error = refusal(&dir);
+            assert!(
+                error.contains(theirs) && error.contains(of_model) && error.contains("another model"),
+                "{error}"
+            );
+        }
     }
     let dir = changed("citer", |json| json["model"]["weights"] = Value::Null, |_| {});
     assert_eq!(open(dir.path()), Ok(()), "weights left open");
@@ -161,6 +170,26 @@ fn tensors_are_checked() {
     );
     let error = refusal(&surplus);
     assert!(error.contains("token_embeddings.weight") && error.contains("surplus"), "{error}");
+    let nan = changed("query", |_| {}, set("mlp.0.weight", f32::NAN, 7));
+    let error = refusal(&nan);
+    assert!(error.contains("mlp.0.weight") && error.contains("NaN") && error.contains("value 7"), "{error}");
+    let missing = changed("query", |_| {}, |t| drop(t.remove("mlp.2.bias")));
+    assert!(refusal(&missing).contains("mlp.2.bias") && refusal(&missing).contains("missing"));
+    let shape = changed("query", |json| json["hidden_dims"] = json!([13]), |_| {});
+    let error = refusal(&shape);
+    assert!(
+        error.contains("mlp.0.weight") && error.contains("[12, 32]") && error.contains("[13, 32]"),
+        "{error}"
+    );
+    let surplus = changed(
+        "query",
+        |_| {},
+        |t| {
+            t.insert("mlp.1.weight".into(), (Dtype::F32, vec![1], encode(&[1.0], Dtype::F32)));
+        },
+    );
+    assert!(refusal(&surplus).contains("mlp.1.weight") && refusal(&surplus).contains("surplus"));
+
     let fewer_blocks = changed("r2r-plain", |json| json["hidden_dims"] = json!([12, 12]), |_| {});
     assert!(refusal(&fewer_blocks).contains("surplus"));
     let integers = changed("co-llm", |_| {}, |t| t.get_mut("defer_row").unwrap().0 = Dtype::I32);
@@ -211,7 +240,7 @@ fn too_many_heads_and_too_few_unmasked_ids_are_refused() {
 
 #[test]
 fn descriptions_survive_reading_and_writing() {
-    for name in ["r2r-plain", "r2r-widths", "r2r-three", "citer", "co-llm"] {
+    for name in ["r2r-plain", "r2r-widths", "r2r-three", "citer", "co-llm", "query"] {
         let file = RouterFile::load(&golden().join(name)).unwrap();
         let text = std::fs::read(golden().join(name).join("router.json")).unwrap();
         assert_eq!(file.to_json(), serde_json::from_slice::<Value>(&text).unwrap(), "{name}");

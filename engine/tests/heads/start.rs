@@ -122,3 +122,25 @@ fn weights_and_buffers_of_heads_are_in_the_budget() {
     let row = 100 + 5 * 32 + 3 * 12 + 48 + 6 + 2;
     assert_eq!(with.activation_bytes - without.activation_bytes, 4 * 4 * row);
 }
+
+/// A head that reads prompts makes the model keep the hidden state of every position of the cache.
+#[test]
+fn kept_states_are_in_the_budget() {
+    let options = ModelOptions {
+        threads: 1,
+        max_batch_rows: 4,
+        max_step_tokens: 32,
+        kv_dtype: DType::F16,
+        real_vocab: 160,
+        context_len: 64,
+    };
+    let demand = |heads: &[PathBuf]| {
+        Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap().demand("m", &options)
+    };
+    let (without, with) =
+        (demand(&[golden().join("citer")]), demand(&["citer", "query"].map(|h| golden().join(h))));
+    assert_eq!(with.kv_bytes_per_page - without.kv_bytes_per_page, 16 * 32 * 4);
+    // Per row: the mean, the inner layer, a score.
+    assert_eq!(with.activation_bytes - without.activation_bytes, 4 * 4 * (32 + 12 + 1));
+    assert_eq!(demand(&[]).kv_bytes_per_page, without.kv_bytes_per_page, "other heads keep nothing");
+}

@@ -19,7 +19,7 @@ const HEADS: [&str; 4] = ["r2r-plain", "citer", "co-llm", "r2r-widths"];
 const ALL: u8 = 0b1111;
 const PAGES: usize = 64;
 
-fn array(name: &str) -> Vec<f32> {
+pub(crate) fn array(name: &str) -> Vec<f32> {
     let bytes = std::fs::read(golden().join("golden.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let view = file.tensor(name).unwrap();
@@ -34,7 +34,7 @@ fn executor(threads: usize) -> CpuExecutor {
     executor_with(threads, &HEADS.map(|h| golden().join(h)))
 }
 
-fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
+pub(crate) fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
     let options = ModelOptions {
         threads,
         max_batch_rows: 16,
@@ -48,11 +48,13 @@ fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
     CpuExecutor::start(vec![(open.build(options, PAGES).unwrap(), limits)], Arc::new(|| {})).unwrap()
 }
 
-/// One row of a step: which pages, which positions are fed, and whether it samples.
-struct Feed {
-    pages: [u32; 4],
-    fed: std::ops::Range<usize>,
-    samples: bool,
+/// One row of a step: which pages, which positions are fed, whether it samples, and how long its prompt is (as long as what
+/// is fed, when it does not say).
+pub(crate) struct Feed {
+    pub(crate) pages: [u32; 4],
+    pub(crate) fed: std::ops::Range<usize>,
+    pub(crate) samples: bool,
+    pub(crate) prompt: Option<usize>,
 }
 
 fn sampling(params: SamplingParams) -> Arc<RowSampling> {
@@ -60,11 +62,16 @@ fn sampling(params: SamplingParams) -> Arc<RowSampling> {
     Arc::new(RowSampling { params, stop_ids: Vec::new(), needs_history })
 }
 
-fn greedy() -> SamplingParams {
+pub(crate) fn greedy() -> SamplingParams {
     SamplingParams { temperature: 0.0, ..SamplingParams::default() }
 }
 
-fn run(executor: &mut CpuExecutor, heads: u8, params: &SamplingParams, feeds: &[Feed]) -> Vec<RowResult> {
+pub(crate) fn run(
+    executor: &mut CpuExecutor,
+    heads: u8,
+    params: &SamplingParams,
+    feeds: &[Feed],
+) -> Vec<RowResult> {
     let tokens = ids();
     let mut step: Box<Step> = executor.buffers(ModelId(0));
     step.begin(1, ModelId(0), SignalFlags::ENTROPY, heads);
@@ -72,8 +79,8 @@ fn run(executor: &mut CpuExecutor, heads: u8, params: &SamplingParams, feeds: &[
     for feed in feeds {
         let key =
             DrawKey { seed: 7, choice: 0, position: feed.fed.end as u32, purpose: Purpose::Sample, model: 0 };
-        let spec =
-            SampleSpec { sampling: sampling.clone(), key, prompt_len: feed.fed.end, mask_stops: false };
+        let prompt_len = feed.prompt.unwrap_or(feed.fed.end);
+        let spec = SampleSpec { sampling: sampling.clone(), key, prompt_len, mask_stops: false };
         let pages = feed.pages.map(PageId);
         step.push_row(&tokens[..feed.fed.end], feed.fed.clone(), &pages, feed.samples.then_some(spec));
     }
@@ -90,9 +97,9 @@ fn run(executor: &mut CpuExecutor, heads: u8, params: &SamplingParams, feeds: &[
     results
 }
 
-fn whole(row: usize, tokens: usize) -> Feed {
+pub(crate) fn whole(row: usize, tokens: usize) -> Feed {
     let first = row as u32 * 4;
-    Feed { pages: [first, first + 1, first + 2, first + 3], fed: 0..tokens, samples: true }
+    Feed { pages: [first, first + 1, first + 2, first + 3], fed: 0..tokens, samples: true, prompt: None }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../pair.toml");
-const PROMPT: &str = "Max has 12 apples. Max picks 80 apples. Max loses 69 apples. Max buys 9 boxes with 3 apples each. How many apples does Max have?";
+const PROMPT: &str = "In January Max has 12 apples. In February Max picks 80 apples. In March Max loses 69 apples. In April Max buys 9 boxes with 3 apples each. How many apples does Max have?";
 const ANSWER: &str = "The answer is 50.";
 
 fn binary() -> Command {

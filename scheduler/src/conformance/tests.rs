@@ -39,12 +39,15 @@ fn the_builtin_routers_conform() {
 fn the_routers_with_a_threshold_conform() {
     for threshold in thresholds(&Single::new(A)).into_iter().flatten() {
         check(|| Box::new(RStitch::new(A, B, threshold)), 2).unwrap();
-        for kind in HeadKind::ALL {
+        for kind in HeadKind::OF_TOKENS {
             let scored = |peers| Box::new(Scored::new(kind, peers, 3, (threshold, Source::File)));
             check(|| scored([A, B]), 2).unwrap();
             check(|| scored([B, A]), 2).unwrap();
         }
         check(|| Box::new(Query::new([A, B], Choice::Score(threshold))), 2).unwrap();
+        let by_head = Choice::Head { head: 2, threshold, source: Source::File };
+        check(|| Box::new(Query::new([A, B], by_head)), 2).unwrap();
+        check(|| Box::new(Query::new([B, A], by_head)), 3).unwrap();
     }
     check(|| Box::new(Query::new([B, A], Choice::Share(0.4))), 2).unwrap();
 }

@@ -81,7 +81,7 @@ impl Core {
     pub(super) fn learn(route: &mut Route, rows: &[RouteRow]) {
         let Some(calibrator) = &mut route.learner.calibrator else { return };
         let Some(gauge) = route.router.gauge() else { return };
-        for row in rows {
+        for row in rows.iter().filter(|row| gauge.compares(row.generated)) {
             calibrator.observe(row.model == route.entry, gauge.read(&row.signals));
         }
     }

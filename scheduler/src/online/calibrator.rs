@@ -11,7 +11,9 @@ const LEAST: u32 = 1024;
 /// Every candidate that was routed counts, at the entry model and, for a router whose peer compares too, at the peer,
 /// whatever became of its request: what a score says about the models does not depend on how an answer ended. The
 /// share of tokens by the peer at a threshold follows from the chain of algorithms 0.2: with `p` the chance that the
-/// entry asks and `q` that the peer returns it is `p / (p + (1 - p) q)`, and `q` is 1 where one token is returned.
+/// entry asks and `q` that the peer returns it is `p / (p + (1 - p) q)`, and `q` is 1 where one token is returned. Where one
+/// candidate decides about its whole answer, `p` is the share of the requests, and that of the tokens as far as answers
+/// are equally long.
 #[derive(Clone, Debug)]
 pub struct Calibrator {
     target: f64,
@@ -84,7 +86,7 @@ mod tests {
     use crate::sim::Random;
 
     fn gauge(direction: Direction, peer_stays: bool) -> Gauge {
-        Gauge { measure: Measure::Score(0), direction, peer_stays }
+        Gauge { measure: Measure::Score(0), direction, peer_stays, once: false }
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl RStitch {
     pub const DEFAULT_THRESHOLD: f32 = 0.03;
 
     const GAUGE: Gauge =
-        Gauge { measure: Measure::EntropyNorm, direction: Direction::Above, peer_stays: true };
+        Gauge { measure: Measure::EntropyNorm, direction: Direction::Above, peer_stays: true, once: false };
 
     /// A router between `entry` and `peer`; `Always` lets the peer write everything, `Never` the entry.
     pub fn new(entry: ModelId, peer: ModelId, threshold: Threshold) -> Self {

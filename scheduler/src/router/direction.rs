@@ -78,9 +78,16 @@ pub struct Gauge {
     pub direction: Direction,
     /// Whether the peer compares too, and keeps the request while it asks; else it returns after one token.
     pub peer_stays: bool,
+    /// Whether only the first candidate of an answer is compared, for all of it, and the request never moves again.
+    pub once: bool,
 }
 
 impl Gauge {
+    /// Whether a candidate behind `generated` tokens of an answer is compared.
+    pub fn compares(&self, generated: u32) -> bool {
+        !self.once || generated == 0
+    }
+
     /// The measure of a row. NaN for a head that does not exist: uncertain.
     pub fn read(&self, signals: &Signals) -> f32 {
         match self.measure {
@@ -114,7 +121,9 @@ mod tests {
     #[test]
     fn a_gauge_reads_its_own_head() {
         let signals = Signals { scores: [0.1, 0.2, 0.3, 0.4], entropy_norm: 0.5, ..Signals::default() };
-        let read = |measure| Gauge { measure, direction: Direction::Above, peer_stays: false }.read(&signals);
+        let read = |measure| {
+            Gauge { measure, direction: Direction::Above, peer_stays: false, once: false }.read(&signals)
+        };
         assert_eq!([0, 1, 2, 3].map(|head| read(Measure::Score(head))), [0.1, 0.2, 0.3, 0.4]);
         assert!(read(Measure::Score(4)).is_nan());
         assert_eq!(read(Measure::EntropyNorm), 0.5);

@@ -11,7 +11,7 @@ pub(super) fn builtin() -> [(&'static str, Factory); 8] {
     let head = |kind: HeadKind| -> (&'static str, Factory) {
         (kind.name(), Box::new(move |params: &mut ParamReader<'_>| scored(kind, params)))
     };
-    let [r2r, citer, co_llm] = HeadKind::ALL.map(head);
+    let [r2r, citer, co_llm] = HeadKind::OF_TOKENS.map(head);
     [
         ("single", Box::new(single)),
         ("fixed", Box::new(fixed)),
@@ -74,19 +74,31 @@ fn mixture(params: &mut ParamReader<'_>) -> Built {
     }
 }
 
+/// Three ways to choose. Only the one that reads a head is named by its `head`: a number alone is compared with the
+/// score that comes with a request.
 fn query(params: &mut ParamReader<'_>) -> Built {
-    let peers = [params.spec().entry, params.peer()?];
+    let (entry, peer) = (params.spec().entry, params.peer()?);
     let share = params.share("fraction")?;
+    let by_head = params.raw("head").is_some();
     let by_score = params.raw("threshold").is_some();
     let choice = match share {
-        Some(share) if !by_score => Choice::Share(share),
+        Some(_) if by_head => {
+            return Err(params.models("`fraction` excludes a router file: the head chooses, not a draw"));
+        }
+        Some(_) if by_score => return Err(params.models("`fraction` and `threshold` exclude each other")),
+        Some(share) => Choice::Share(share),
+        None if by_head => {
+            let kind = HeadKind::Query;
+            let (head, stored) = params.head(entry, kind.name(), kind.direction())?;
+            let (threshold, source) = params.threshold_or(stored.map(|stored| (stored, Source::File)))?;
+            Choice::Head { head, threshold, source }
+        }
         None if by_score => Choice::Score(params.threshold_or(None)?.0),
-        Some(_) => return Err(params.models("`fraction` and `threshold` exclude each other")),
         None => {
-            return Err(
-                params.models("`fraction` (of the requests) or `threshold` (of their scores) is needed")
-            );
+            let ways =
+                "`fraction` (of the requests), `threshold` (of their scores) or a router file is needed";
+            return Err(params.models(ways));
         }
     };
-    Ok(Box::new(Query::new(peers, choice)))
+    Ok(Box::new(Query::new([entry, peer], choice)))
 }

@@ -56,7 +56,7 @@ impl ParamValue {
 /// What a router may know of a learned head of a model, from its router file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadInfo {
-    /// `kind` of the file: `r2r`, `citer`, `co-llm`, or an outsider's.
+    /// `kind` of the file: `r2r`, `citer`, `co-llm`, `query`, or an outsider's.
     pub kind: String,
     /// The threshold that the file stores, if any.
     pub threshold: Option<Threshold>,

@@ -31,6 +31,7 @@ impl Registry {
     /// | `r-stitch` | `threshold`: normalised entropy, both ways (default 0.03); `peer` |
     /// | `me` | `weights`: one per model (default: all equal); `draw_at_admission` (default false) |
     /// | `query` | `fraction`: share of requests, or `threshold`: large where `query_score` >= it; `peer` |
+    /// | `query` | `head`: large where this head's score of the prompt >= `threshold` (from the router file); `peer` |
     ///
     /// `peer` is the index of the other model and may be left out when exactly two models are configured. `head` is
     /// an index into the entry model's heads (default 0). Thresholds are numbers from 0 to 1, `always` or `never`.
@@ -89,7 +90,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::super::params::{HeadInfo, ParamValue};
-    use super::super::{Direction, Single, Threshold};
+    use super::super::{Direction, SignalSet, Single, Threshold};
     use super::*;
     use crate::ids::{ModelId, ModelSet};
 
@@ -179,6 +180,8 @@ mod tests {
         for choice in ["fraction", "threshold"] {
             assert_eq!(build("query", 2, &[(choice, number.clone())]).unwrap().reach(), ModelSet::first(2));
         }
+        let by_head = [("head", ParamValue::Int(1)), ("threshold", number)];
+        assert_eq!(build("query", 2, &by_head).unwrap().signals(), SignalSet::score(1));
     }
 
     #[test]
@@ -200,6 +203,8 @@ mod tests {
                 &[("fraction", ParamValue::Float(0.5)), ("threshold", ParamValue::Float(0.5))],
                 "exclude each other",
             ),
+            ("query", &[("fraction", ParamValue::Float(0.5)), ("head", ParamValue::Int(0))], "router file"),
+            ("query", &[("head", ParamValue::Int(0))], "`threshold` is missing"),
             ("r2r", &[("threshold", ParamValue::Float(1.5))], "from 0 to 1"),
             ("r-stitch", &[("threshold", ParamValue::Float(-0.5))], "from 0 to 1"),
             ("r2r", &[("head", ParamValue::Int(4))], "an index below 4"),

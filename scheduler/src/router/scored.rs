@@ -11,7 +11,7 @@ use super::{
 };
 use crate::ids::{ModelId, ModelSet};
 
-/// Which learned head decides.
+/// What a learned head judges, and so which router reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
     /// R2R: how likely the tokens of the two models diverge.
@@ -20,11 +20,15 @@ pub enum HeadKind {
     Citer,
     /// Co-LLM: how likely to defer.
     CoLlm,
+    /// [`Query`](super::Query): how likely the whole answer needs the large model, from the mean state of the prompt.
+    Query,
 }
 
 impl HeadKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::R2r, Self::Citer, Self::CoLlm];
+    pub const ALL: [Self; 4] = [Self::R2r, Self::Citer, Self::CoLlm, Self::Query];
+    /// Those that judge every token: the ones of [`Scored`].
+    pub const OF_TOKENS: [Self; 3] = [Self::R2r, Self::Citer, Self::CoLlm];
 
     /// The name in configurations and router files.
     pub const fn name(self) -> &'static str {
@@ -32,13 +36,14 @@ impl HeadKind {
             Self::R2r => "r2r",
             Self::Citer => "citer",
             Self::CoLlm => "co-llm",
+            Self::Query => "query",
         }
     }
 
     /// Which scores ask for the large model.
     pub const fn direction(self) -> Direction {
         match self {
-            Self::R2r => Direction::AtLeast,
+            Self::R2r | Self::Query => Direction::AtLeast,
             Self::Citer => Direction::Below,
             Self::CoLlm => Direction::Above,
         }
@@ -57,8 +62,8 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// A router of this kind between `entry`, whose head `head` is read, and `peer`. `Always` lets the peer write
-    /// everything, `Never` the entry.
+    /// A router of this kind (one of [`HeadKind::OF_TOKENS`]) between `entry`, whose head `head` is read, and `peer`.
+    /// `Always` lets the peer write everything, `Never` the entry.
     pub fn new(
         kind: HeadKind,
         [entry, peer]: [ModelId; 2],
@@ -70,7 +75,8 @@ impl Scored {
     }
 
     fn measure(&self) -> Gauge {
-        Gauge { measure: Measure::Score(self.head), direction: self.kind.direction(), peer_stays: false }
+        let (measure, direction) = (Measure::Score(self.head), self.kind.direction());
+        Gauge { measure, direction, peer_stays: false, once: false }
     }
 }
 

@@ -84,13 +84,18 @@ impl SimRoute {
         };
         let kind = match random.range(0, 7) {
             0 => RouteKind::Query(Choice::Share(share(random))),
-            1 => RouteKind::Query(Choice::Score(threshold(random))),
+            1 if random.chance(0.5) => RouteKind::Query(Choice::Score(threshold(random))),
+            1 => RouteKind::Query(Choice::Head {
+                head: random.range(0, MAX_HEADS as u64 - 1) as u8,
+                threshold: threshold(random),
+                source: Source::Config,
+            }),
             2 | 3 => {
                 RouteKind::Mixture { weights: weights(random, models), draw_at_admission: random.chance(0.5) }
             }
             4 => RouteKind::RStitch(threshold(random)),
             _ => RouteKind::Scored {
-                kind: HeadKind::ALL[random.size(0, 2)],
+                kind: HeadKind::OF_TOKENS[random.size(0, 2)],
                 head: random.range(0, MAX_HEADS as u64 - 1) as u8,
                 threshold: threshold(random),
             },

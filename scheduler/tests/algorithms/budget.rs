@@ -1,6 +1,6 @@
 //! `max_llm_fraction`: what each algorithm does when it is spent.
 
-use crate::drive::{A, B, algorithms, config, fake, request, run, scored, serve};
+use crate::drive::{A, B, algorithms, by_head, config, fake, request, run, scored, serve};
 use tokenrouter_scheduler::router::{
     Budget, Budgeted, Choice, HeadKind, Mixture, Payload, Query, RStitch, RouteRow, SignalSet, StepView,
     Verdict,
@@ -18,7 +18,7 @@ fn writers(router: Box<dyn Router>, request: NewRequest) -> String {
 
 #[test]
 fn the_large_model_writes_as_soon_as_it_may_and_no_sooner() {
-    for kind in HeadKind::ALL {
+    for kind in HeadKind::OF_TOKENS {
         let always = || scored(kind, Threshold::Always);
         assert_eq!(writers(always(), within(0.25, 1, 12)), "aaabaaabaaab");
         assert_eq!(writers(always(), within(0.5, 1, 6)), "ababab");
@@ -52,6 +52,15 @@ fn me_stays_when_the_draw_is_too_dear_and_query_does_not_start_there() {
     let query = || Box::new(Query::new([A, B], Choice::Share(1.0)));
     assert_eq!(writers(query(), within(0.9, 4, 5)), "aaaaa");
     assert_eq!(writers(query(), within(1.0, 4, 5)), "bbbbb");
+}
+
+/// Whole requests: a share below 1 forbids the first token, and after it nothing moves.
+#[test]
+fn query_by_its_head_writes_all_by_one_model_within_a_budget() {
+    for threshold in [Threshold::Value(0.0), Threshold::Always] {
+        assert_eq!(writers(by_head(threshold), within(0.9, 4, 5)), "aaaaa");
+        assert_eq!(writers(by_head(threshold), within(1.0, 4, 5)), "bbbbb");
+    }
 }
 
 #[test]

@@ -108,14 +108,20 @@ pub(crate) fn scored(kind: HeadKind, threshold: Threshold) -> Box<dyn Router> {
     Box::new(Scored::new(kind, [A, B], 0, (threshold, Source::Config)))
 }
 
+/// `query` by head 0.
+pub(crate) fn by_head(threshold: Threshold) -> Box<dyn Router> {
+    Box::new(Query::new([A, B], Choice::Head { head: 0, threshold, source: Source::Config }))
+}
+
 /// Every algorithm between A and B at a number, by name.
 pub(crate) fn algorithms() -> Vec<(&'static str, Box<dyn Router>)> {
     let number = Threshold::Value(0.4);
     let mut all: Vec<(&'static str, Box<dyn Router>)> =
-        HeadKind::ALL.map(|kind| (kind.name(), scored(kind, number))).into();
+        HeadKind::OF_TOKENS.map(|kind| (kind.name(), scored(kind, number))).into();
     all.push(("fixed", Box::new(Fixed::new(A, B, 0.3))));
     all.push(("r-stitch", Box::new(RStitch::new(A, B, number))));
     all.push(("me", Box::new(Mixture::new(A, &[0.6, 0.4], true).unwrap())));
     all.push(("query", Box::new(Query::new([A, B], Choice::Score(number)))));
+    all.push(("query by its head", by_head(number)));
     all
 }

@@ -13,7 +13,7 @@ fn build(
     params: &[(&str, ParamValue)],
 ) -> Result<Box<dyn Router>, RouterError> {
     let direction = match name {
-        "r2r" => Direction::AtLeast,
+        "r2r" | "query" => Direction::AtLeast,
         "citer" => Direction::Below,
         _ => Direction::Above,
     };
@@ -27,15 +27,17 @@ fn build(
 
 #[test]
 fn request_before_configuration_before_file_and_never_a_silent_default() {
-    for name in ["r2r", "citer", "co-llm"] {
-        let given = [("threshold", ParamValue::Float(0.25))];
+    for name in ["r2r", "citer", "co-llm", "query"] {
+        // That a file is there says to `query` that its head chooses.
+        let head = [("head", ParamValue::Int(0))];
+        let given = [head[0].clone(), ("threshold", ParamValue::Float(0.25))];
         let own = Some(Threshold::Value(0.75));
         for (file, config_, own, expected) in [
             (Some(0.5), &given[..], own, Some((0.75, Source::Request))),
             (Some(0.5), &given[..], None, Some((0.25, Source::Config))),
-            (Some(0.5), &[], None, Some((0.5, Source::File))),
+            (Some(0.5), &head, None, Some((0.5, Source::File))),
             (None, &given[..], None, Some((0.25, Source::Config))),
-            (None, &[], None, None),
+            (None, &head, None, None),
         ] {
             let Some((value, source)) = expected else {
                 let error = build(name, file, config_).err().unwrap().to_string();
@@ -48,7 +50,7 @@ fn request_before_configuration_before_file_and_never_a_silent_default() {
                 serve(&mut core, vec![NewRequest { threshold: own, ..request(3, 9) }], &fake).remove(0);
             assert_eq!(answer.usage.terms.threshold, Some((Threshold::Value(value), source)), "{name}");
         }
-        let router = build(name, Some(0.5), &[]).unwrap();
+        let router = build(name, Some(0.5), &head).unwrap();
         let core = Core::new(config(2, Policy::Eager), vec![router]).unwrap();
         let line = core.terms(RouteId(0)).unwrap().to_string();
         assert_eq!(line, "threshold 0.5 from the router file");

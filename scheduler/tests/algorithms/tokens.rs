@@ -17,7 +17,7 @@ fn measures(kind: HeadKind) -> (f32, f32) {
 
 #[test]
 fn delegations_in_a_row_feed_only_what_is_new() {
-    for kind in HeadKind::ALL {
+    for kind in HeadKind::OF_TOKENS {
         let (asks, _) = measures(kind);
         let say = |_: u64, _: &[u32], model: ModelId| says(10 + u32::from(model.0), asks);
         let answers = run(scored(kind, Threshold::Value(0.5)), vec![request(1, 3)], &say);
@@ -30,7 +30,7 @@ fn delegations_in_a_row_feed_only_what_is_new() {
 
 #[test]
 fn a_dropped_end_does_not_end_and_a_kept_one_does_whoever_wrote_it() {
-    for kind in HeadKind::ALL {
+    for kind in HeadKind::OF_TOKENS {
         let (asks, rests) = measures(kind);
         // The small model proposes the end at every position and is unsure but at the third.
         let say = |_: u64, tokens: &[u32], model: ModelId| match (model, tokens.len()) {
@@ -64,7 +64,7 @@ fn the_comparison_at_the_threshold_is_that_of_the_algorithm() {
         (f32::NAN, [B, B, B]),
     ] {
         let say = |_: u64, _: &[u32], model: ModelId| says(10 + u32::from(model.0), measure);
-        let writers = HeadKind::ALL
+        let writers = HeadKind::OF_TOKENS
             .map(|kind| run(scored(kind, Threshold::Value(0.5)), vec![request(1, 1)], &say)[0].writers[0]);
         assert_eq!(writers, expected, "{measure}");
     }

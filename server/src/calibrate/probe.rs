@@ -1,4 +1,4 @@
-//! What a router would have compared with its threshold, at every token of the small model's own answers.
+//! What a router would have compared with its threshold, over the small model's own answers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ pub(super) const NAME: &str = "probe";
 /// Where the probe notes what it sees.
 pub(super) type Scores = Arc<Mutex<Vec<f32>>>;
 
-/// Stays at the entry model and notes the measure of every row.
+/// Stays at the entry model and notes the measure of every row that is compared.
 struct Probe {
     entry: ModelId,
     gauge: Gauge,
@@ -41,7 +41,8 @@ impl Router for Probe {
     fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
         // A panic elsewhere leaves a vector of whole numbers.
         let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
-        scores.extend(step.rows.iter().map(|row| self.gauge.read(&row.signals)));
+        let compared = step.rows.iter().filter(|row| self.gauge.compares(row.generated));
+        scores.extend(compared.map(|row| self.gauge.read(&row.signals)));
         to.fill(self.entry);
     }
 }

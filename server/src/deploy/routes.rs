@@ -21,7 +21,8 @@ pub(super) fn build(config: &Config) -> Result<(Vec<PathBuf>, Vec<RouteConfig>),
     for routed in config.routed() {
         routes.push(route(config, &routed, &mut heads)?);
     }
-    let learned = |router: &str| HeadKind::ALL.iter().any(|kind| kind.name() == router);
+    // `query` can do without.
+    let learned = |router: &str| HeadKind::OF_TOKENS.iter().any(|kind| kind.name() == router);
     if let Some(routed) = config.routed().find(|r| heads.is_empty() && learned(r.router)) {
         let key = routed.key("file");
         return Err(format!("{key} is missing: router \"{}\" reads a learned head", routed.router));
@@ -48,8 +49,9 @@ fn route(config: &Config, routed: &Routed<'_>, heads: &mut Vec<PathBuf>) -> Resu
         }
         check_kind(routed, file)?;
         let head = add(heads, file, routed)?;
-        // Head 0 is what a router reads that says nothing, also one from outside that has no such parameter.
-        if head > 0 {
+        // Head 0 is what a router reads that says nothing, also one from outside that has no such parameter; `query` must
+        // be told that a head chooses.
+        if head > 0 || routed.router == HeadKind::Query.name() {
             params.insert("head".into(), ParamValue::Int(head as i64));
         }
     }

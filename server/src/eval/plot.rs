@@ -1,7 +1,8 @@
-//! Accuracy against the share of the large model, and against throughput, side by side.
+//! Quality against the share of the large model, and against throughput, side by side.
 
 use std::fmt::Write as _;
 
+use super::quality::Quality;
 use super::row::Row;
 use crate::chart::{COLOURS, Scale, page, text, upright};
 
@@ -19,7 +20,7 @@ pub(super) fn plot(rows: &[Row]) -> String {
     let mut out = page(WIDTH, HEIGHT);
     let answers = rows.first().map_or(0, |r| r.answers);
     text(&mut out, PANELS[0].0, 28.0, "start", "#111", &format!("Routing on {answers} problems, greedy"));
-    let y = scale(rows.iter().map(|r| 100.0 * r.accuracy()), (HEIGHT - BOTTOM, TOP));
+    let y = scale(rows.iter().map(|r| 100.0 * r.quality()), (HEIGHT - BOTTOM, TOP));
     let share = |r: &Row| 100.0 * r.large_share;
     panel(&mut out, rows, &y, PANELS[0], (share, "tokens by the large model, %"));
     panel(&mut out, rows, &y, PANELS[1], (Row::tokens_per_s, "tokens/s"));
@@ -55,12 +56,14 @@ fn panel(
     (value, what): (impl Fn(&Row) -> f64, &str),
 ) {
     let x = scale(rows.iter().map(&value), (left, right));
-    axes(out, &x, y, what);
+    let agreement = rows.first().is_some_and(|r| r.marks.quality() == Quality::Agreement);
+    let measured = if agreement { "agreement with the large model, %" } else { "right answers, %" };
+    axes(out, &x, y, (what, measured));
     for (index, name) in names(rows).into_iter().enumerate() {
         let mut points: Vec<(f64, f64)> = rows
             .iter()
             .filter(|r| r.router == name)
-            .map(|r| (x.at(value(r)), y.at(100.0 * r.accuracy())))
+            .map(|r| (x.at(value(r)), y.at(100.0 * r.quality())))
             .collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -99,7 +102,7 @@ fn scale(values: impl Iterator<Item = f64>, (start, end): (f64, f64)) -> Scale {
     Scale { low: (low - air).max(0.0), high: high + air, start, end }
 }
 
-fn axes(out: &mut String, x: &Scale, y: &Scale, what: &str) {
+fn axes(out: &mut String, x: &Scale, y: &Scale, (what, measured): (&str, &str)) {
     let (left, right, base) = (x.start, x.end, HEIGHT - BOTTOM);
     for tick in y.ticks(6.0) {
         let at = y.at(tick);
@@ -120,5 +123,5 @@ fn axes(out: &mut String, x: &Scale, y: &Scale, what: &str) {
         "<polyline points=\"{left},{TOP} {left},{base} {right},{base}\" fill=\"none\" stroke=\"#333\"/>"
     );
     text(out, f64::midpoint(left, right), HEIGHT - 16.0, "middle", "#111", what);
-    upright(out, left - 50.0, f64::midpoint(TOP, base), "right answers, %");
+    upright(out, left - 50.0, f64::midpoint(TOP, base), measured);
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use tokenrouter_scheduler::Threshold;
 
+use super::quality::Quality;
 use super::row::Row;
 
 /// What all rows share.
@@ -18,37 +19,44 @@ pub(super) fn text(rows: &[Row], what: &What) -> String {
     let width = rows.iter().map(|r| r.router.len()).max().unwrap_or(0).max(6);
     let mut out = format!("{} problems, {} at a time, greedy\n", what.problems, what.concurrency);
     // Writing to a string cannot fail.
+    let agreement = rows.first().is_some_and(|r| r.marks.quality() == Quality::Agreement);
+    let measured = if agreement { "agree %  exact %" } else { "right %" };
     let _ = writeln!(
         out,
-        "{:<width$}  threshold  right %  gap %  large %  handoffs/answer  tokens/s  s/answer",
+        "{:<width$}  threshold  {measured}  gap %  large %  handoffs/answer  tokens/s  s/answer  CPU s",
         "router"
     );
     for row in rows {
         let threshold = row.threshold.map_or_else(|| "-".to_owned(), |t| t.to_string());
         let gap = row.gap_recovered.map_or_else(|| "-".to_owned(), |g| format!("{:.0}", 100.0 * g));
+        let exact = row.marks.exact().map_or_else(String::new, |e| format!("  {:>7.1}", 100.0 * e));
+        let cpu = row.cpu_seconds.map_or_else(|| "-".to_owned(), |s| format!("{s:.1}"));
         let _ = writeln!(
             out,
-            "{:<width$}  {threshold:>9}  {:>7.1}  {gap:>5}  {:>7.1}  {:>15.1}  {:>8.0}  {:>8.3}",
+            "{:<width$}  {threshold:>9}  {:>7.1}{exact}  {gap:>5}  {:>7.1}  {:>15.1}  {:>8.0}  {:>8.3}  {cpu:>5}",
             row.router,
-            100.0 * row.accuracy(),
+            100.0 * row.quality(),
             100.0 * row.large_share,
             row.handoffs_per_answer,
             row.tokens_per_s(),
             row.seconds_per_answer,
         );
     }
-    let widest = rows.iter().map(|r| error(r.accuracy(), r.answers)).fold(0.0, f64::max);
+    let widest = 100.0 * rows.iter().map(|r| r.marks.error()).fold(0.0, f64::max);
+    let measured = if agreement {
+        "agree %: ROUGE-L F1 of the tokens and those of the large model alone, the mean of the answers, standard error \
+         up to"
+    } else {
+        "right %: standard error up to"
+    };
     let _ = writeln!(
         out,
-        "right %: standard error up to {:.1}; gap %: of the way from small to large; large %: of the tokens",
-        100.0 * widest
+        "{measured} {widest:.1}; gap %: of the way from small to large; large %: of the tokens"
     );
+    if agreement {
+        out.push_str("exact %: of the answers, the same to the token\n");
+    }
     out
-}
-
-/// The standard error of a share of `count`.
-fn error(share: f64, count: usize) -> f64 {
-    (share * (1.0 - share) / count.max(1) as f64).sqrt()
 }
 
 /// The JSON object: `rows`, and what they share.
@@ -62,7 +70,9 @@ fn row(row: &Row) -> Value {
     json!({
         "router": row.router,
         "threshold": row.threshold.map(decimal),
-        "accuracy": row.accuracy(),
+        "accuracy": row.marks.mean_of(Quality::Answer),
+        "agreement": row.marks.mean_of(Quality::Agreement),
+        "exact": row.marks.exact(),
         "large_share": row.large_share,
         "handoffs_per_answer": row.handoffs_per_answer,
         "tokens_per_s": row.tokens_per_s(),
@@ -72,9 +82,10 @@ fn row(row: &Row) -> Value {
         "shares": row.shares,
         "dropped_per_answer": row.dropped_per_answer,
         "answers": row.answers,
-        "right": row.right,
+        "right": (row.marks.quality() == Quality::Answer).then(|| row.marks.full()),
         "tokens": row.tokens,
         "seconds": row.seconds,
+        "cpu_seconds": row.cpu_seconds,
     })
 }
 

@@ -12,9 +12,11 @@ use crate::config::Config;
 /// The first model alone.
 const SMALL: &str = "small";
 /// The last model alone.
-const LARGE: &str = "large";
+pub(super) const LARGE: &str = "large";
 /// Routers that need no training, in the order in which they are shown.
-const UNTRAINED: [&str; 4] = ["r-stitch", "me", "query", "fixed"];
+const UNTRAINED: [&str; 4] = ["r-stitch", "me", QUERY, "fixed"];
+/// Whole answers by one model.
+const QUERY: &str = "query";
 /// Shares of the large model for routers that are given one.
 const SHARES: [f32; 4] = [0.05, 0.1, 0.2, 0.4];
 
@@ -64,6 +66,13 @@ impl Sweep {
         })
     }
 
+    /// Adds the large model alone to the routers that were asked for.
+    pub(super) fn need_large(&mut self) {
+        if !self.routers.is_empty() {
+            self.routers.push(LARGE.into());
+        }
+    }
+
     fn shares(&self) -> &[f32] {
         if self.shares.is_empty() { &SHARES } else { &self.shares }
     }
@@ -81,23 +90,30 @@ impl Sweep {
         if config.models.len() < 2 {
             return Err("one model is configured; routers are compared on two or more".into());
         }
-        for router in UNTRAINED.into_iter().filter(|r| self.wants(r, r)) {
-            let configured = config.routed().any(|r| r.router == router);
+        let by_head = config.routed().any(|r| r.router == QUERY && r.file.is_some());
+        let plain = plain_query(by_head, &setting.problems);
+        for router in UNTRAINED {
+            let shown = if router == QUERY { plain } else { router };
+            if !self.wants(shown, shown) {
+                continue;
+            }
+            let configured =
+                config.routed().any(|r| r.router == router && (router != QUERY || r.file.is_none()));
             match router {
                 "me" => self.shares().iter().for_each(|share| add_mixture(config, *share)),
                 _ if configured => {}
-                "query" if setting.problems.iter().all(|p| p.score.is_some()) => {
-                    add(config, router, "threshold", Value::Float(0.5));
+                QUERY if setting.problems.iter().all(|p| p.score.is_some()) => {
+                    add(config, plain, QUERY, ("threshold", Value::Float(0.5)));
                 }
-                "query" | "fixed" => add(config, router, "fraction", Value::Float(0.5)),
-                _ => add(config, router, "threshold", Value::String("never".into())),
+                QUERY | "fixed" => add(config, shown, router, ("fraction", Value::Float(0.5))),
+                _ => add(config, router, router, ("threshold", Value::String("never".into()))),
             }
         }
-        self.check_names(config)
+        self.check_names(config, plain)
     }
 
-    fn check_names(&self, config: &Config) -> Result<(), String> {
-        let mut known = vec![SMALL, LARGE];
+    fn check_names(&self, config: &Config, plain_query: &str) -> Result<(), String> {
+        let mut known = vec![SMALL, LARGE, plain_query];
         known.extend(config.routed().flat_map(|r| [r.router, r.served]));
         known.extend(config.models.iter().map(|m| m.name.as_str()));
         known.dedup();
@@ -146,17 +162,26 @@ impl Sweep {
             }
         }
         let alone = |r: &RouteInfo| info.models.iter().any(|m| m.name == r.name);
+        let plain = plain_query(info.routes.iter().any(compares_once), problems);
         for (index, route) in info.routes.iter().enumerate() {
-            if !alone(route) && self.wants(&route.router, &route.name) {
-                self.points(route, RouteId(index as u16), problems, &mut runs);
+            let is_plain = route.router == QUERY && !compares_once(route);
+            let shown = if is_plain { plain } else { &route.router };
+            if !alone(route) && self.wants(shown, &route.name) {
+                self.points((route, shown), RouteId(index as u16), problems, &mut runs);
             }
         }
         if runs.is_empty() { Err("there is nothing to measure".into()) } else { Ok(runs) }
     }
 
-    fn points(&self, route: &RouteInfo, id: RouteId, problems: &[Problem], runs: &mut Vec<Run>) {
+    fn points(
+        &self,
+        (route, router): (&RouteInfo, &str),
+        id: RouteId,
+        problems: &[Problem],
+        runs: &mut Vec<Run>,
+    ) {
         let mut push = |shown: Option<Threshold>, threshold: Option<Threshold>| {
-            runs.push(Run { router: route.router.clone(), route: id, shown, threshold });
+            runs.push(Run { router: router.to_owned(), route: id, shown, threshold });
         };
         let own = route.terms.threshold.map(|(threshold, _)| threshold);
         match (route.router.as_str(), own) {
@@ -164,7 +189,7 @@ impl Sweep {
                 Some(share) => push(Some(Threshold::Value(share)), end(share)),
                 None => push(None, None),
             },
-            ("query", _) => {
+            (QUERY, _) if !compares_once(route) => {
                 for share in self.shares() {
                     push(Some(Threshold::Value(*share)), Some(query_threshold(*share, problems)));
                 }
@@ -190,7 +215,7 @@ impl Sweep {
         }
         let usual: &[f32] = match router {
             "r-stitch" => &[0.003, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2],
-            "r2r" => &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            "r2r" | QUERY => &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
             "citer" => &[0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98],
             "co-llm" => &[0.02, 0.05, 0.1, 0.15, 0.3, 0.5],
             _ => &[],
@@ -222,8 +247,24 @@ fn query_threshold(share: f32, problems: &[Problem]) -> Threshold {
     by_score.unwrap_or(Threshold::Value(share))
 }
 
-fn add(config: &mut Config, router: &str, key: &str, value: Value) {
+/// Whether a route is `query` by a head, which judges every answer once.
+fn compares_once(route: &RouteInfo) -> bool {
+    route.gauge.is_some_and(|gauge| gauge.once)
+}
+
+/// What the table calls `query` without a head, by the scores of the prompts or at random: where a route with a head bears
+/// the name, another one.
+fn plain_query(by_head: bool, problems: &[Problem]) -> &'static str {
+    match by_head {
+        false => QUERY,
+        true if problems.iter().all(|p| p.score.is_some()) => "query-score",
+        true => "query-random",
+    }
+}
+
+fn add(config: &mut Config, served: &str, router: &str, (key, value): (&str, Value)) {
     let mut section = blank(config, router);
+    section.name = served.to_owned();
     section.params.insert(key.into(), value);
     config.routes.push(section);
 }
@@ -256,7 +297,7 @@ mod tests {
     use std::path::Path;
     use tokenrouter_engine::ModelInfo;
     use tokenrouter_scheduler::ModelId;
-    use tokenrouter_scheduler::router::{Source, Terms};
+    use tokenrouter_scheduler::router::{Gauge, Measure, Source, Terms};
 
     const PAIR: &str = "[[model]]\nname = \"a\"\npath = \"a\"\n[[model]]\nname = \"b\"\npath = \"b\"\n\
                         [router]\nname = \"r-stitch\"\nthreshold = 0.04\n";
@@ -284,7 +325,12 @@ mod tests {
             entry: ModelId(0),
             reach: Default::default(),
             terms: Terms { threshold: own.map(|t| (Threshold::Value(t), Source::Config)), budget: None },
-            gauge: None,
+            gauge: (*name == "judged").then_some(Gauge {
+                measure: Measure::Score(0),
+                direction: Direction::AtLeast,
+                peer_stays: false,
+                once: true,
+            }),
         };
         EngineInfo {
             models: vec![model("a"), model("b")],
@@ -331,5 +377,33 @@ mod tests {
         assert_eq!(routers, ["r-stitch", "me", "me", "query", "fixed"]);
         let query = setting.config.routed().find(|r| r.router == "query").expect("added");
         assert!(query.params.contains_key("threshold"), "every prompt has a score");
+    }
+
+    /// With a router file the name `query` is its, over thresholds; the draw, or the scores of the prompts, beside it.
+    #[test]
+    fn query_by_a_head_and_without_one_are_rows_of_their_own() {
+        let sweep = Sweep::parse(&[], &["0.25".into()], &[0.5]).expect("flags");
+        let routes = [("judged", "query", Some(0.7)), ("query-random", "query", Some(0.5))];
+        assert_eq!(shown(&sweep, &routes, &[None]), ["query 0.25 0.25", "query-random 0.5 0.5"]);
+        let scores = [0.125, 0.25, 0.75, 0.875].map(Some);
+        assert_eq!(shown(&sweep, &routes, &scores), ["query 0.25 0.25", "query-score 0.5 0.5"]);
+        let one = |name: &str| Sweep { routers: vec![name.into()], ..sweep.clone() };
+        assert_eq!(shown(&one("query"), &routes, &[None]), ["query 0.25 0.25"]);
+        assert_eq!(shown(&one("query-random"), &routes, &[None]), ["query-random 0.5 0.5"]);
+        for (names, added) in [(&["query-random"][..], 1), (&["query"], 0), (&["small", "query-random"], 1)] {
+            let mut setting = setting(&[None]);
+            let mut section = blank(&setting.config, "query");
+            section.file = Some("anywhere".into());
+            setting.config.routes.push(section);
+            let sweep = Sweep { routers: names.iter().map(|n| (*n).into()).collect(), ..sweep.clone() };
+            sweep.extend(&mut setting).expect("routes");
+            let served =
+                setting.config.routed().filter(|r| r.served == "query-random" && r.router == "query");
+            assert_eq!(served.count(), added, "{names:?}");
+        }
+        assert!(
+            one("query-random").extend(&mut setting(&[None])).is_err(),
+            "there is no head, so no such row"
+        );
     }
 }

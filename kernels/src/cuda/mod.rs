@@ -1,0 +1,28 @@
+//! The CUDA device, host side: the driver with clean errors, the kernels' images, and one typed function per kernel.
+//!
+//! The driver is opened at run time, so a binary with this feature starts on any machine. The kernels are
+//! `kernels/cuda/*.cu`; each file states its shapes and layouts. The feature `cuda-host` compiles this module alone;
+//! the feature `cuda` compiles the kernels too and embeds their images.
+
+mod args;
+mod buffer;
+mod driver;
+mod error;
+mod image;
+mod launch;
+mod load;
+mod ptr;
+mod table;
+
+pub use args::{
+    AttnArgs, AttnRow, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, RowSample, RowSignals, SampleArgs,
+    SignalArgs, SiluArgs, StatsArgs, TileStats,
+};
+pub use buffer::Buffer;
+pub use driver::Device;
+pub use error::CudaError;
+pub use image::{BUILT_WITH, images};
+pub use launch::{AttnPlan, HEAD_DIMS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
+pub use load::Kernels;
+pub use ptr::Ptr;
+pub use table::{KERNELS, KernelId, KernelInfo};
