@@ -142,8 +142,9 @@ def main():
             rows, prompts = rows + len(out["token"]), prompts + len(batch)
             differ += int((out["small_best"] != out["large_best"]).sum())
             needed += int(out["needed"].sum())
-        print(f"\r{min(start + args.batch, len(lines))} of {len(lines)} prompts, {rows} tokens, {100 * differ / max(1, rows):.2f} % "
-              f"differ, {100 * needed / max(1, rows):.2f} % need the large model, {time.time() - began:.0f} s", end="", file=sys.stderr, flush=True)
+        share = lambda count: f"{100 * count / max(1, rows):.2f} %"
+        print(f"\r{min(start + args.batch, len(lines))} of {len(lines)} prompts, {rows} tokens, {share(differ)} differ, "
+              f"{share(needed)} need the large model, {time.time() - began:.0f} s", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     if not prompts:
         raise SystemExit("no answer ended; give a larger --max-new")

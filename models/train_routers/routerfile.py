@@ -6,7 +6,7 @@ import os
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 SAMPLED = 4096  # bytes of each matrix that the fingerprint reads
 
@@ -43,10 +43,16 @@ def owner(folder):
 
 def write_router(folder, description, tensors):
     os.makedirs(folder, exist_ok=True)
-    save_file({k: v.detach().float().contiguous() for k, v in tensors.items()}, os.path.join(folder, "router.safetensors"))
-    with open(os.path.join(folder, "router.json"), "w", encoding="utf-8") as f:
-        json.dump(dict(format=1, **description), f, indent=2)
-        f.write("\n")
+    weights = save({name: x.detach().float().contiguous() for name, x in tensors.items()})
+    put(os.path.join(folder, "router.safetensors"), weights)
+    put(os.path.join(folder, "router.json"), (json.dumps(dict(format=1, **description), indent=2) + "\n").encode())
+
+
+def put(file, data):
+    """Writes beside the place and renames: a server may have the old file mapped."""
+    with open(file + ".new", "wb") as f:
+        f.write(data)
+    os.replace(file + ".new", file)
 
 
 def read_router(folder):
