@@ -41,8 +41,8 @@ def threshold(scores, needed, prompt, recover, least, most):
 
 
 def report(scores, needed, prompt, at):
-    """What the threshold does to these tokens."""
+    """What the threshold does to these tokens; null where none of them needs the large model."""
     sent, lowest = scores >= at, saved(scores, needed, prompt)
-    return dict(auc=round(auc(scores, needed), 4), share=round(sent.float().mean().item(), 4),
-                recall=round(sent[needed].float().mean().item(), 4),
-                answers=round((lowest >= at).float().mean().item(), 4), of_answers=len(lowest))
+    share = lambda flags: round(flags.float().mean().item(), 4) if len(flags) else None
+    return dict(auc=round(auc(scores, needed), 4), share=share(sent), recall=share(sent[needed]), answers=share(lowest >= at),
+                of_answers=len(lowest))

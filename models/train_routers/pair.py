@@ -54,7 +54,7 @@ class Model:
         places = (mask.cumsum(1) - 1).clamp(min=0)
         cache, live, out, ended = DynamicCache(config=self.net.config), list(range(len(starts))), [[] for _ in starts], set()
         for _ in range(limit):
-            step = self.net(input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1)
+            step = self.net(input_ids=ids, attention_mask=mask, position_ids=places, cache=cache, logits_to_keep=1)
             ids = step.logits[:, -1].argmax(-1, keepdim=True)
             for row, token in zip(live, ids[:, 0].tolist()):
                 out[row].append(token)

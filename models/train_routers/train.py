@@ -66,7 +66,7 @@ def fit(task, held, args):
 
 
 def train(labels_dir, out, args):
-    """Trains, writes the router, and returns the figures."""
+    """Trains, writes the router, and returns the figures of the held-out prompts."""
     began = time.time()
     torch.manual_seed(args.seed)
     labels = Labels(labels_dir)
@@ -75,6 +75,8 @@ def train(labels_dir, out, args):
     of_row = held_prompts if by_prompt else held_prompts[labels.prompt.long()]
     task = TASKS[args.kind](labels, ~of_row, args)
     held = of_row.nonzero()[:, 0]
+    if not task.positive[task.learn].any():
+        raise SystemExit(f"{labels_dir}: nothing there needs the large model, so there is nothing to learn")
     loss, epoch = fit(task, held, args)
     task.settle()
     raw = raw_scores(task, held)
