@@ -9,6 +9,7 @@ use std::process::Command;
 
 use safetensors::SafeTensors;
 use serde_json::Value;
+use support::heads::write_random;
 use support::process::scratch_dir;
 use support::{root, skip};
 use tokenrouter_engine::model::Model;
@@ -142,4 +143,21 @@ fn what_cannot_be_dropped_is_refused() {
     }
     let (ok, said) = drop_layers(&source, &short, "0");
     assert!(!ok && said.contains("has a config.json already"), "{said}");
+}
+
+/// The copy has the whole model's embedding, last layer and norm, which are all that the digest of the weights reads.
+#[test]
+fn a_router_of_the_whole_model_is_refused_by_its_copy_without_a_layer() {
+    if !has_python() {
+        return;
+    }
+    let (source, dir) = (root().join("models/demo/slm"), scratch_dir("dropped-owner"));
+    let (copy, head) = (dir.join("copy"), dir.join("head"));
+    let (ok, said) = drop_layers(&source, &copy, "1");
+    assert!(ok, "{said}");
+    write_random("co-llm", &head, None);
+    let open = |model: &Path| Model::open(model).expect("a model").with_heads(std::slice::from_ref(&head));
+    assert!(open(&source).is_ok());
+    let error = open(&copy).expect_err("another model").to_string();
+    assert!(error.contains("layers 3") && error.contains("layers 2"), "{error}");
 }

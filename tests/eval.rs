@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use support::heads::{KINDS, Scorer, run_scored, write_random};
-use support::process::{demo_config, run_bare as run, scratch_dir};
+use support::process::{self, demo_config, run_bare as run, scratch_dir};
 use support::reference::{RefRequest, RefRouter, Reference};
 use support::{is_right, problems, rendered};
 use tokenrouter_engine::SamplingParams;
@@ -420,4 +420,28 @@ fn calibrate_reaches_the_share_and_prints_the_line_to_paste() {
         let share = outcome.rows[0]["large_share"].as_f64().expect("a share");
         assert!((share - 0.2).abs() <= 0.02, "{router} {text}: {share}; {err}");
     }
+}
+
+/// The router files beside the demo pair belong to it, and the learned one does what it is there for: nearly every answer
+/// right with few tokens by the large model (all 500 problems are in docs/results.md).
+#[test]
+fn the_demo_pairs_own_routers_load_and_recover_the_gap() {
+    let kinds = ["r2r", "citer", "co-llm", "query"];
+    let routers: Vec<&str> = ["small", "large"].iter().chain(&kinds).flat_map(|k| ["--router", k]).collect();
+    let flags = ["eval", "--demo", "--problems", "40", "--thresholds", "0.15", "--json"];
+    let (ok, out, err) = process::run(&[&flags[..], &routers].concat());
+    assert!(ok, "{err}");
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    let row = |router: &str, field: &str| {
+        let rows = value["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|r| r["router"] == router).expect("a row of every router");
+        row[field].as_f64().expect("a number")
+    };
+    for kind in kinds {
+        assert!(row(kind, "accuracy") >= row("small", "accuracy"), "{kind}: {out}");
+    }
+    let (small, large) = (row("small", "accuracy"), row("large", "accuracy"));
+    assert!(small < 0.75 && large > 0.95, "{out}");
+    assert!(row("r2r", "accuracy") > small + 0.8 * (large - small), "{out}");
+    assert!(row("r2r", "large_share") < 0.1, "{out}");
 }

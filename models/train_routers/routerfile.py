@@ -38,7 +38,8 @@ def owner(folder):
     last = f"model.layers.{config['num_hidden_layers'] - 1}."
     sampled = ["model.embed_tokens.weight", last + "self_attn.q_proj.weight", last + "mlp.down_proj.weight"]
     weights = digest(stored("model.norm.weight"), *(stored(name)[:SAMPLED] for name in sampled))
-    return dict(hidden_size=config["hidden_size"], vocab_size=config["vocab_size"], tokenizer=tokenizer, weights=weights)
+    return dict(hidden_size=config["hidden_size"], vocab_size=config["vocab_size"], layers=config["num_hidden_layers"],
+                tokenizer=tokenizer, weights=weights)
 
 
 def write_router(folder, description, tensors):

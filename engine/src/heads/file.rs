@@ -89,11 +89,11 @@ impl HeadShape {
 /// ```json
 /// {"format": 1, "kind": "r2r", "hidden_dims": [1024, 1024], "expansion_factor": 4, "logits_size": 100, "outputs": 1,
 ///  "normalize_input": false, "layer_norm_eps": 1e-5, "threshold": 0.4, "direction": ">=",
-///  "model": {"hidden_size": 1024, "vocab_size": 151936, "tokenizer": "fp...", "weights": "fp..."}}
+///  "model": {"hidden_size": 1024, "vocab_size": 151936, "layers": 28, "tokenizer": "fp...", "weights": "fp..."}}
 /// ```
 ///
 /// `citer` has `hidden_dims` (two) and `batch_norm_eps`, `co-llm` has `defer_id`, `query` has `hidden_dims` (one). `outputs`, `normalize_input` and the
-/// epsilons may be left out (1, false, 1e-5); `threshold`, `defer_id` and `model.weights` may be null.
+/// epsilons may be left out (1, false, 1e-5); `threshold`, `defer_id`, `model.layers` and `model.weights` may be null.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterFile {
     /// Kind and sizes.

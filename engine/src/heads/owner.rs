@@ -16,6 +16,8 @@ pub struct ModelPrint {
     pub hidden_size: usize,
     /// Rows of the embedding, padding included.
     pub vocab_size: usize,
+    /// Layers: a copy without some of them may have all that the digest reads.
+    pub layers: usize,
     /// [`tokenizer_print`] of the model's folder.
     pub tokenizer: String,
     /// Digest of parts of the weights: the final norm, then the first 4096 bytes (or all) of the embedding, of the last
@@ -30,6 +32,8 @@ pub struct Owner {
     pub hidden_size: usize,
     /// Rows of the embedding, padding included.
     pub vocab_size: usize,
+    /// Layers; `None` in files written before they were counted.
+    pub layers: Option<usize>,
     /// [`tokenizer_print`] of the model's folder.
     pub tokenizer: String,
     /// [`ModelPrint::weights`]; `None` leaves open which of several models with this tokenizer it is.
@@ -93,6 +97,7 @@ impl ModelPrint {
         Ok(Self {
             hidden_size: config.hidden_size,
             vocab_size: config.vocab_size,
+            layers: config.layers,
             tokenizer: tokenizer_print(dir)?,
             weights: digest.text(),
         })
@@ -111,6 +116,7 @@ impl ModelPrint {
         Owner {
             hidden_size: self.hidden_size,
             vocab_size: self.vocab_size,
+            layers: Some(self.layers),
             tokenizer: self.tokenizer.clone(),
             weights: Some(self.weights.clone()),
         }
@@ -120,11 +126,15 @@ impl ModelPrint {
 impl Owner {
     /// Reads the object `model` of a router file.
     pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, LoadError> {
-        super::file::known(fields, &["hidden_size", "vocab_size", "tokenizer", "weights"])?;
+        super::file::known(fields, &["hidden_size", "vocab_size", "layers", "tokenizer", "weights"])?;
         let tokenizer = fields.text("tokenizer")?;
         Ok(Self {
             hidden_size: fields.required_integer("hidden_size", 1, 1 << 20)?,
             vocab_size: fields.required_integer("vocab_size", 1, 1 << 31)?,
+            layers: match fields.get("layers") {
+                None | Some(Value::Null) => None,
+                Some(_) => Some(fields.required_integer("layers", 1, 1 << 16)?),
+            },
             tokenizer: tokenizer
                 .ok_or_else(|| fields.error("tokenizer", "is absent, the tokenizer's fingerprint is needed"))?
                 .to_owned(),
@@ -137,6 +147,9 @@ impl Owner {
         let mut map = Map::new();
         map.insert("hidden_size".into(), json!(self.hidden_size));
         map.insert("vocab_size".into(), json!(self.vocab_size));
+        if let Some(layers) = self.layers {
+            map.insert("layers".into(), json!(layers));
+        }
         map.insert("tokenizer".into(), json!(self.tokenizer));
         map.insert("weights".into(), json!(self.weights));
         Value::Object(map)
@@ -146,6 +159,7 @@ impl Owner {
     pub(super) fn check(&self, file: &Path, model: &ModelPrint) -> Result<(), LoadError> {
         let same = self.hidden_size == model.hidden_size
             && self.vocab_size == model.vocab_size
+            && self.layers.is_none_or(|n| n == model.layers)
             && self.tokenizer == model.tokenizer
             && self.weights.as_ref().is_none_or(|w| *w == model.weights);
         if same {
@@ -158,23 +172,26 @@ impl Owner {
 
 fn show(
     f: &mut fmt::Formatter<'_>,
-    hidden: usize,
-    vocab: usize,
-    tokenizer: &str,
-    weights: &str,
+    [hidden, vocab]: [usize; 2],
+    layers: Option<usize>,
+    [tokenizer, weights]: [&str; 2],
 ) -> fmt::Result {
-    write!(f, "(hidden_size {hidden}, vocab_size {vocab}, tokenizer {tokenizer}, weights {weights})")
+    let layers = layers.map_or_else(|| "any".to_owned(), |n| n.to_string());
+    write!(
+        f,
+        "(hidden_size {hidden}, vocab_size {vocab}, layers {layers}, tokenizer {tokenizer}, weights {weights})"
+    )
 }
 
 impl fmt::Display for ModelPrint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(f, self.hidden_size, self.vocab_size, &self.tokenizer, &self.weights)
+        show(f, [self.hidden_size, self.vocab_size], Some(self.layers), [&self.tokenizer, &self.weights])
     }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let weights = self.weights.as_deref().unwrap_or("any");
-        show(f, self.hidden_size, self.vocab_size, &self.tokenizer, weights)
+        show(f, [self.hidden_size, self.vocab_size], self.layers, [&self.tokenizer, weights])
     }
 }
