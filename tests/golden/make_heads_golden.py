@@ -143,7 +143,8 @@ def owner(folder):
     last = f"model.layers.{c['num_hidden_layers'] - 1}."
     sampled = ["model.embed_tokens.weight", last + "self_attn.q_proj.weight", last + "mlp.down_proj.weight"]
     print_of_weights = fnv(stored("model.norm.weight"), *(stored(n)[:4096] for n in sampled))
-    return dict(hidden_size=c["hidden_size"], vocab_size=c["vocab_size"], tokenizer=fnv(tokenizer), weights=print_of_weights)
+    return dict(hidden_size=c["hidden_size"], vocab_size=c["vocab_size"], layers=c["num_hidden_layers"],
+                tokenizer=fnv(tokenizer), weights=print_of_weights)
 
 
 def write_router(name, description, tensors):

@@ -53,6 +53,17 @@ fn an_unchanged_copy_loads() {
 }
 
 #[test]
+fn a_file_from_before_layers_were_counted_loads() {
+    let without = |json: &mut Value| {
+        json["model"].as_object_mut().unwrap().remove("layers").expect("it counts them");
+    };
+    assert_eq!(open(changed("citer", without, |_| {}).path()), Ok(()));
+    let more = |json: &mut Value| json["model"]["layers"] = json!(3);
+    let error = refusal(&changed("citer", more, |_| {}));
+    assert!(error.contains("layers 3") && error.contains("layers 2"), "{error}");
+}
+
+#[test]
 fn fields_of_the_description_are_checked() {
     let cases: Vec<(&str, &str, Value, &str)> = vec![
         ("r2r-plain", "format", json!(2), "format 1"),
