@@ -64,10 +64,7 @@ static int to_device(Guard& guard, void* to, const void* from, size_t n, void* h
     Op op = copy_op(stream->context, to, from, n, "copy to the device");
     if (!pinned(from)) {
         // A graph would read the host's memory at every replay; nobody means that.
-        if (stream->capture) {
-            stream->capture->invalid = true;
-            return CAPTURE_UNSUPPORTED;
-        }
+        if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
         // Pageable memory is staged: the caller may reuse it at once.
         auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(from),
                                                           static_cast<const char*>(from) + n);
@@ -88,10 +85,7 @@ static int to_host(Guard& guard, void* to, const void* from, size_t n, void* han
     if (pinned(to) && !valid_range(to, n)) return INVALID_VALUE;
     bool blocks = wait || !pinned(to);
     if (blocks) {
-        if (stream->capture) {
-            stream->capture->invalid = true;
-            return CAPTURE_UNSUPPORTED;
-        }
+        if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
         if (wait) error = unsafe_call_error();
         if (error) return error;
     }
@@ -152,10 +146,7 @@ API int cuMemAllocAsync(void** out, size_t bytes, void* handle) {
     int error = find_stream(handle, &stream);
     if (error) return error;
     // Graphs here own no memory.
-    if (stream->capture) {
-        stream->capture->invalid = true;
-        return CAPTURE_UNSUPPORTED;
-    }
+    if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
     error = unsafe_call_error();
     return error ? error : allocate(out, bytes);
 }
@@ -165,10 +156,7 @@ API int cuMemFreeAsync(void* p, void* handle) {
     Stream* stream;
     int error = find_stream(handle, &stream);
     if (error) return error;
-    if (stream->capture) {
-        stream->capture->invalid = true;
-        return CAPTURE_UNSUPPORTED;
-    }
+    if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
     const auto& range = emu::device_arena(current_context->device).find(p);
     if (range.bytes == 0 || range.start != reinterpret_cast<uintptr_t>(p)) return INVALID_VALUE;
     Op op;

@@ -311,10 +311,7 @@ API int cuCtxSynchronize() {
     if (error) return error;
     Context* context = current_context;
     for (Stream* s : context->streams) {
-        if (s->capture) {
-            s->capture->invalid = true;
-            return CAPTURE_UNSUPPORTED;
-        }
+        if (break_capture(s)) return CAPTURE_UNSUPPORTED;
     }
     return run_until(guard, context, nullptr, [context] {
         for (Stream* s : context->streams) {

@@ -196,6 +196,8 @@ int context_error();
 int unsafe_call_error();
 // Finds the stream of a handle in the current context (0, 1 and 2 name the default stream).
 int find_stream(void* handle, Stream** out);
+// Whether the stream is being captured, by a call that no capture may hold: the capture is then invalid.
+bool break_capture(Stream* stream);
 int find_event(void* handle, std::shared_ptr<Event>* out);
 void make_sticky(Context* context, int code, const std::string& message);
 

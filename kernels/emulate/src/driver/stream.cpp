@@ -29,6 +29,12 @@ int find_stream(void* handle, Stream** out) {
     return SUCCESS;
 }
 
+bool break_capture(Stream* stream) {
+    if (!stream->capture) return false;
+    stream->capture->invalid = true;
+    return true;
+}
+
 // An operation that waits until the other stream has done what it had been given so far.
 static void push_after(Stream* stream, Stream* other) {
     if (other->queue.empty()) return;
@@ -242,10 +248,7 @@ API int cuStreamSynchronize(void* handle) {
     Stream* stream;
     int error = find_stream(handle, &stream);
     if (error) return error;
-    if (stream->capture) {
-        stream->capture->invalid = true;
-        return CAPTURE_UNSUPPORTED;
-    }
+    if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
     error = unsafe_call_error();
     if (error) return error;
     return run_until(guard, stream->context, stream, [stream] { return drained(stream); });
@@ -256,10 +259,7 @@ API int cuStreamQuery(void* handle) {
     Stream* stream;
     int error = find_stream(handle, &stream);
     if (error) return error;
-    if (stream->capture) {
-        stream->capture->invalid = true;
-        return CAPTURE_UNSUPPORTED;
-    }
+    if (break_capture(stream)) return CAPTURE_UNSUPPORTED;
     if (drained(stream)) return SUCCESS;
     advance(stream);
     return stream->context->sticky ? stream->context->sticky : NOT_READY;
