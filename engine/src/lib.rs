@@ -19,6 +19,7 @@ pub mod weights;
 pub mod handle;
 mod planner;
 mod rank;
+mod ranks;
 mod start;
 pub mod status;
 

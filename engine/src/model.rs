@@ -59,6 +59,16 @@ impl OpenModel {
         &self.config
     }
 
+    /// The mapped weights.
+    pub(crate) fn weights(&self) -> &ModelWeights {
+        &self.weights
+    }
+
+    /// The checked router heads.
+    pub(crate) fn open_heads(&self) -> &[OpenHead] {
+        &self.heads
+    }
+
     /// Adds router heads: `paths` are their folders, the index of a folder is the head's index.
     ///
     /// # Errors
