@@ -8,9 +8,12 @@ mod args;
 mod buffer;
 mod driver;
 mod error;
+mod event;
+mod graph;
 mod image;
 mod launch;
 mod load;
+mod pinned;
 mod ptr;
 mod table;
 
@@ -21,8 +24,11 @@ pub use args::{
 pub use buffer::Buffer;
 pub use driver::Device;
 pub use error::CudaError;
+pub use event::{Event, stream_wait};
+pub use graph::{Capture, Graph, GraphExec};
 pub use image::{BUILT_WITH, images};
 pub use launch::{AttnPlan, HEAD_DIMS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;
+pub use pinned::{Pinned, copy_to_device_async, copy_to_host_async, zero_async};
 pub use ptr::Ptr;
 pub use table::{KERNELS, KernelId, KernelInfo};
