@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokenrouter_kernels::cpu::PAGE_TOKENS;
 use tokenrouter_kernels::cuda::{Communicator, CudaError};
 
 use super::context::RankContext;
@@ -108,12 +109,17 @@ pub(crate) fn build(models: &[PlacedModel<'_>], on: &DeviceUse<'_>) -> Result<Bu
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut sites = open(&ordinals, models.len(), on)?;
+    let shortest = models.iter().map(|m| m.open.config().context_len(m.options.context_len)).min().unwrap_or(1);
+    let plan_for = |sites: &[Site], shard: fn(&PlacedModel<'_>, &Site, usize) -> Option<ShardDemand>| {
+        let demands = sites.iter().map(|site| demand(models, site, shard)).collect();
+        plan::plan(demands, shortest).map_err(CudaStartError::TooSmall)
+    };
+    // Known to be too much before minutes are spent on uploads, and refused with the same numbers.
+    plan_for(&sites, least)?;
     join(models, &mut sites)?;
     load(models, &mut sites, on)?;
     every_shard(models, &mut sites, |shard| shard.model.measure_graphs().map(|bytes| *shard.graph_bytes = bytes))?;
-    let shortest = models.iter().map(|m| m.open.config().context_len(m.options.context_len)).min().unwrap_or(1);
-    let demands = sites.iter().map(|site| demand(models, site)).collect();
-    let plan = plan::plan(demands, shortest).map_err(CudaStartError::TooSmall)?;
+    let plan = plan_for(&sites, measured)?;
     every_shard(models, &mut sites, |shard| shard.model.allocate_cache(plan.pages))?;
     every_shard(models, &mut sites, |shard| shard.model.warm_up())?;
     every_shard(models, &mut sites, |shard| shard.model.capture())?;
@@ -176,8 +182,8 @@ fn join(models: &[PlacedModel<'_>], sites: &mut [Site]) -> Result<(), CudaStartE
     everywhere(sites.iter_mut(), |site| {
         for (&i, id) in &ids {
             let model = &models[i];
-            let Some(index) = model.devices.iter().position(|d| *d == site.ordinal) else { continue };
-            let joined = Communicator::join(&site.context.device, id, index, model.devices.len(), JOIN_DEADLINE);
+            let Some(shard) = model.shard_on(site.ordinal) else { continue };
+            let joined = Communicator::join(&site.context.device, id, shard.index, shard.count, JOIN_DEADLINE);
             site.communicators[i] = Some(joined.map_err(|error| at(site.ordinal, model, error))?);
         }
         Ok(())
@@ -192,11 +198,11 @@ fn at(ordinal: usize, model: &PlacedModel<'_>, error: CudaError) -> CudaStartErr
 fn load(models: &[PlacedModel<'_>], sites: &mut [Site], on: &DeviceUse<'_>) -> Result<(), CudaStartError> {
     everywhere(sites.iter_mut(), |site| {
         for (i, model) in models.iter().enumerate() {
-            let Some(index) = model.devices.iter().position(|d| *d == site.ordinal) else { continue };
+            let Some(shard) = model.shard_on(site.ordinal) else { continue };
             let spec = ModelSpec {
                 open: model.open,
                 options: model.options,
-                shard: Shard { index, count: model.devices.len() },
+                shard,
                 buckets: on.buckets,
                 // The entry model's steps are short and many: they go first where blocks wait for a place.
                 high_priority: i == 0,
@@ -233,27 +239,56 @@ fn every_shard(
     Ok(())
 }
 
-fn demand(models: &[PlacedModel<'_>], site: &Site) -> DeviceDemand {
-    let held = site.models.iter().zip(&site.graph_bytes).zip(models);
-    let shards = held.filter_map(|((model, graph_bytes), placed)| {
-        let model = model.as_ref()?;
-        let bytes = model.bytes();
-        let index = placed.devices.iter().position(|d| *d == site.ordinal)?;
-        let name = match placed.devices.len() {
-            1 => placed.name.to_owned(),
-            n => format!("{} {}/{n}", placed.name, index + 1),
-        };
-        Some(ShardDemand {
-            name,
-            weight_bytes: bytes.weights + bytes.heads,
-            activation_bytes: bytes.activations,
-            graph_bytes: *graph_bytes,
-            page_bytes: model.page_bytes(),
-        })
-    });
-    let shards = shards.collect();
+/// All that is placed on a device.
+fn demand(
+    models: &[PlacedModel<'_>],
+    site: &Site,
+    shard: fn(&PlacedModel<'_>, &Site, usize) -> Option<ShardDemand>,
+) -> DeviceDemand {
+    let shards = models.iter().enumerate().filter_map(|(i, placed)| shard(placed, site, i)).collect();
     let name = site.context.device.name().to_owned();
     DeviceDemand { ordinal: site.ordinal, name, budget_bytes: site.budget_bytes, shards }
+}
+
+impl PlacedModel<'_> {
+    /// Its part on a device.
+    fn shard_on(&self, ordinal: usize) -> Option<Shard> {
+        let index = self.devices.iter().position(|d| *d == ordinal)?;
+        Some(Shard { index, count: self.devices.len() })
+    }
+
+    fn shard_name(&self, shard: Shard) -> String {
+        if shard.is_cut() { format!("{} {}/{}", self.name, shard.index + 1, shard.count) } else { self.name.to_owned() }
+    }
+}
+
+/// What a shard takes at least: its matrices in bf16 and the pages of its cache.
+fn least(placed: &PlacedModel<'_>, site: &Site, _: usize) -> Option<ShardDemand> {
+    let shard = placed.shard_on(site.ordinal)?;
+    let (whole, c) = (placed.open.config(), shard.local_config(placed.open.config()));
+    let layer = c.hidden_size * (2 * c.q_width() + 2 * c.kv_width() + 3 * c.intermediate_size);
+    let head = if placed.open.weights().tied { 0 } else { shard.cuda_vocab_rows(whole).len() };
+    let values = c.layers * layer + (whole.vocab_size + head) * c.hidden_size;
+    Some(ShardDemand {
+        name: placed.shard_name(shard),
+        weight_bytes: 2 * values as u64,
+        activation_bytes: 0,
+        graph_bytes: 0,
+        page_bytes: (c.layers * 2 * c.kv_width() * PAGE_TOKENS * 2) as u64,
+    })
+}
+
+/// What it takes as it stands on the device.
+fn measured(placed: &PlacedModel<'_>, site: &Site, index: usize) -> Option<ShardDemand> {
+    let model = site.models[index].as_ref()?;
+    let bytes = model.bytes();
+    Some(ShardDemand {
+        name: placed.shard_name(placed.shard_on(site.ordinal)?),
+        weight_bytes: bytes.weights + bytes.heads,
+        activation_bytes: bytes.activations,
+        graph_bytes: site.graph_bytes[index],
+        page_bytes: model.page_bytes(),
+    })
 }
 
 fn rank(models: &[PlacedModel<'_>], site: Site) -> CudaRank {
