@@ -13,6 +13,7 @@ pub mod executor;
 pub mod heads;
 pub mod model;
 pub mod ops;
+pub mod shard;
 pub mod step;
 pub mod weights;
 
