@@ -22,6 +22,7 @@ pub use args::{
     SignalArgs, SiluArgs, StatsArgs, TileStats,
 };
 pub use buffer::Buffer;
+pub use cudarc::driver::CudaStream;
 pub use driver::Device;
 pub use error::CudaError;
 pub use event::{Event, stream_wait};
