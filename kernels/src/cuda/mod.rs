@@ -15,14 +15,14 @@ mod ptr;
 mod table;
 
 pub use args::{
-    AttnArgs, AttnRow, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, RowSample, RowSignals, SampleArgs,
-    SignalArgs, SiluArgs, StatsArgs, TileStats,
+    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, RowSample, RowSignals,
+    SampleArgs, SignalArgs, SiluArgs, StatsArgs, TileStats, UnshardArgs,
 };
 pub use buffer::Buffer;
 pub use driver::Device;
 pub use error::CudaError;
 pub use image::{BUILT_WITH, images};
-pub use launch::{AttnPlan, HEAD_DIMS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
+pub use launch::{AttnPlan, HEAD_DIMS, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;
 pub use ptr::Ptr;
 pub use table::{KERNELS, KernelId, KernelInfo};

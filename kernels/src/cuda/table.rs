@@ -1,7 +1,8 @@
 //! The kernel table: names, argument sizes, block sizes, dynamic shared memory. Tests compare it with the kernels.
 
 use super::args::{
-    AttnArgs, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs, StatsArgs,
+    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
+    StatsArgs, UnshardArgs,
 };
 
 /// What the host knows about a kernel.
@@ -52,6 +53,8 @@ kernels! {
     LinearNt2 "linear_nt2" LinearArgs, 256, linear_shared(2, 1);
     LinearNt4 "linear_nt4" LinearArgs, 256, linear_shared(4, 2);
     LinearNt8 "linear_nt8" LinearArgs, 256, linear_shared(8, 2);
+    FoldRanks "fold_ranks" FoldArgs, 256, 0;
+    UnshardLogits "unshard_logits" UnshardArgs, 256, 0;
     QkvHd16 "qkv_hd16" QkvArgs, 256, 0;
     QkvHd32 "qkv_hd32" QkvArgs, 256, 0;
     QkvHd64 "qkv_hd64" QkvArgs, 256, 0;
