@@ -21,6 +21,7 @@ macro_rules! arguments {
         )*
     };
 }
+pub(super) use arguments;
 
 arguments! {
     /// `pack.cu`: rows to tiles of a packed weight.

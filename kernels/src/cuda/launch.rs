@@ -81,7 +81,7 @@ fn head_kernel(head_dim: u32, kernels: [KernelId; 4]) -> Result<KernelId, CudaEr
     })
 }
 
-fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
+pub(super) fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
     if value.is_multiple_of(of) && value != 0 {
         return Ok(());
     }
@@ -93,7 +93,7 @@ fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
 #[allow(clippy::missing_safety_doc, reason = "the text above holds for all of them")]
 impl Kernels {
     /// Blocks of 256 threads that stride over `pieces` of work.
-    fn strided(&self, pieces: u64) -> u32 {
+    pub(super) fn strided(&self, pieces: u64) -> u32 {
         pieces.div_ceil(256).min(8 * u64::from(self.processors())) as u32
     }
 

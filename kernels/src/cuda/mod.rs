@@ -8,6 +8,8 @@ mod args;
 mod buffer;
 mod driver;
 mod error;
+mod head_args;
+mod head_launch;
 mod image;
 mod launch;
 mod load;
@@ -21,6 +23,7 @@ pub use args::{
 pub use buffer::Buffer;
 pub use driver::Device;
 pub use error::CudaError;
+pub use head_args::{Activation, HeadEnd, HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 pub use image::{BUILT_WITH, images};
 pub use launch::{AttnPlan, HEAD_DIMS, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;

@@ -4,6 +4,7 @@ use super::args::{
     AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
     StatsArgs, UnshardArgs,
 };
+use super::head_args::{HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 
 /// What the host knows about a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,11 @@ kernels! {
     LogitStats "logit_stats" StatsArgs, 256, 0;
     RowSignals "row_signals" SignalArgs, 256, 0;
     SampleTokens "sample_tokens" SampleArgs, 256, 0;
+    HeadLinearF32 "head_linear_f32" HeadLinearArgs, 256, 0;
+    HeadLinearBf16 "head_linear_bf16" HeadLinearArgs, 256, 0;
+    HeadRows "head_rows" HeadRowsArgs, 256, 0;
+    KeepStates "keep_states" KeepArgs, 256, 0;
+    PromptMeans "prompt_means" MeanArgs, 256, 0;
 }
 
 impl KernelId {
