@@ -10,6 +10,8 @@ mod harness;
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/fold.rs"]
+mod fold;
 #[path = "cuda/layers.rs"]
 mod layers;
 #[path = "cuda/linear.rs"]
