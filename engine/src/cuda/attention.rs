@@ -122,38 +122,35 @@ impl AttnLimits {
         let (mut items, mut parts) = (0u64, 0u64);
         for (row, (mut first, tokens, start)) in rows.enumerate() {
             let (mut left, mut at) = (u64::from(tokens), u64::from(start));
+            // A row is one entry of a wave at most: entries of a wave stand for neighbouring rows of the block tables.
             while left > 0 {
                 let now = self.fit(left, at, self.part_rows - parts);
-                if now == 0 {
-                    if wave.tokens == 0 {
-                        let what = format!("attention at position {at} exceeds its buffer");
-                        return Err(CudaError::Shape(what));
-                    }
+                if now == 0 && wave.tokens == 0 {
+                    return Err(CudaError::Shape(format!("attention at position {at} exceeds its buffer")));
+                }
+                if now > 0 {
+                    entries.push(AttnRow {
+                        first: first - wave.first_token,
+                        tokens: now as u32,
+                        start: at as u32,
+                        item: items as u32,
+                        part: parts as u32,
+                    });
+                    let (more_items, more_parts) = self.need(now, at);
+                    items += more_items;
+                    parts += more_parts;
+                    wave.rows += 1;
+                    wave.tokens += now as u32;
+                    first += now as u32;
+                    at += now;
+                    left -= now;
+                }
+                if left > 0 {
                     close(&mut wave, (items, parts), waves, entries);
                     (items, parts) = (0, 0);
-                    wave = Wave {
-                        first_token: first,
-                        first_row: row as u32,
-                        entry: entries.len() as u32,
-                        ..Wave::default()
-                    };
-                    continue;
+                    let entry = entries.len() as u32;
+                    wave = Wave { first_token: first, first_row: row as u32, entry, ..Wave::default() };
                 }
-                entries.push(AttnRow {
-                    first: first - wave.first_token,
-                    tokens: now as u32,
-                    start: at as u32,
-                    item: items as u32,
-                    part: parts as u32,
-                });
-                let (more_items, more_parts) = self.need(now, at);
-                items += more_items;
-                parts += more_parts;
-                wave.rows += 1;
-                wave.tokens += now as u32;
-                first += now as u32;
-                at += now;
-                left -= now;
             }
         }
         close(&mut wave, (items, parts), waves, entries);

@@ -279,6 +279,19 @@ impl CudaModel {
         self.graphs.nodes()
     }
 
+    /// The parts that tests look into and damage.
+    #[cfg(test)]
+    pub(super) fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            block: &mut self.block,
+            arena: &self.arena,
+            cache: self.cache.as_ref(),
+            shape: &self.shape,
+            stream: &self.stream,
+            context: &self.context,
+        }
+    }
+
     fn start(
         &mut self,
         step: &Step,
@@ -350,6 +363,17 @@ impl CudaModel {
             results_host: &self.results_host,
         }
     }
+}
+
+/// See [`CudaModel::parts`].
+#[cfg(test)]
+pub(super) struct Parts<'a> {
+    pub(super) block: &'a mut StepBlock,
+    pub(super) arena: &'a Arena,
+    pub(super) cache: Option<&'a Buffer<bf16>>,
+    pub(super) shape: &'a Shape,
+    pub(super) stream: &'a Arc<CudaStream>,
+    pub(super) context: &'a RankContext,
 }
 
 impl Drop for CudaModel {
