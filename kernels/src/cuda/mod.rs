@@ -15,6 +15,7 @@ mod head_launch;
 mod image;
 mod launch;
 mod load;
+mod nccl;
 mod pinned;
 mod ptr;
 mod table;
@@ -33,6 +34,7 @@ pub use head_args::{Activation, HeadEnd, HeadLinearArgs, HeadRowsArgs, KeepArgs,
 pub use image::{BUILT_WITH, images};
 pub use launch::{AttnPlan, HEAD_DIMS, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;
+pub use nccl::{Communicator, NcclId};
 pub use pinned::{Pinned, copy_to_device_async, copy_to_host_async, zero_async};
 pub use ptr::Ptr;
 pub use table::{KERNELS, KernelId, KernelInfo};
