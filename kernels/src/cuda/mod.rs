@@ -21,6 +21,7 @@ pub use args::{
     SampleArgs, SignalArgs, SiluArgs, StatsArgs, TileStats, UnshardArgs,
 };
 pub use buffer::Buffer;
+pub use cudarc::driver::CudaStream;
 pub use driver::Device;
 pub use error::CudaError;
 pub use head_args::{Activation, HeadEnd, HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
