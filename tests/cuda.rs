@@ -12,6 +12,8 @@ mod harness;
 mod attention;
 #[path = "cuda/fold.rs"]
 mod fold;
+#[path = "cuda/heads.rs"]
+mod heads;
 #[path = "cuda/layers.rs"]
 mod layers;
 #[path = "cuda/linear.rs"]

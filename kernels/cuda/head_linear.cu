@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_sums(const float (&acc)[HEAD_FEATURES][HEA
             UNROLL
             for (int f = 0; f < HEAD_FEATURES; f++) {
                 float sum = warp_sum(acc[f][r]);
-                value = lane == HEAD_FEATURES * r + f ? sum : value;
+                value = lane == (unsigned)(HEAD_FEATURES * r + f) ? sum : value;
             }
         }
     }
