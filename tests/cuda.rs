@@ -10,6 +10,10 @@ mod harness;
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/fold.rs"]
+mod fold;
+#[path = "cuda/heads.rs"]
+mod heads;
 #[path = "cuda/layers.rs"]
 mod layers;
 #[path = "cuda/linear.rs"]

@@ -6,6 +6,8 @@
 
 pub mod budget;
 pub mod config;
+#[cfg(feature = "cuda-host")]
+mod cuda;
 pub mod decoder;
 pub mod device;
 pub mod error;
