@@ -183,7 +183,7 @@ fn join(models: &[PlacedModel<'_>], sites: &mut [Site]) -> Result<(), CudaStartE
         for (&i, id) in &ids {
             let model = &models[i];
             let Some(shard) = model.shard_on(site.ordinal) else { continue };
-            let joined = Communicator::join(&site.context.device, id, shard.index, shard.count, JOIN_DEADLINE);
+            let joined = Communicator::join(&site.context.device, *id, shard.index, shard.count, JOIN_DEADLINE);
             site.communicators[i] = Some(joined.map_err(|error| at(site.ordinal, model, error))?);
         }
         Ok(())
