@@ -5,7 +5,7 @@
 //! tables and the lists of sampling, of which only the used part travels. The results come back as one block as well.
 
 use half::bf16;
-use tokenrouter_kernels::cuda::{AttnRow, Ptr, RowSample, RowSignals};
+use tokenrouter_kernels::cuda::{AttnRow, HeadEnd, Ptr, RowSample, RowSignals};
 
 use super::attention::{Wave, most_entries, most_waves};
 use super::shape::Shape;
@@ -18,7 +18,9 @@ pub(super) const DRAW_WORDS: usize = size_of::<RowSample>() / 4;
 pub(super) const SIGNAL_WORDS: usize = size_of::<RowSignals>() / 4;
 /// Words of a wave: its rows and its tokens.
 pub(super) const WAVE_WORDS: usize = 2;
-/// Words in front: tokens, logit rows.
+/// Words of a prompt's end.
+pub(super) const END_WORDS: usize = size_of::<HeadEnd>() / 4;
+/// Words in front: tokens, logit rows, wanted heads, prompts that end.
 const HEADER_WORDS: usize = 4;
 /// Logit biases of one row, on average, that a step has room for.
 const BIASES_A_ROW: usize = 1024;
@@ -48,6 +50,8 @@ pub(super) struct Front {
     pub(super) entries: usize,
     /// `[rows]`.
     pub(super) draws: usize,
+    /// `[rows]`: the prompts that end, for router heads.
+    pub(super) ends: usize,
     /// All words.
     pub(super) len: usize,
 }
@@ -57,6 +61,10 @@ impl Front {
     pub(super) const TOKENS: usize = 0;
     /// The place of the number of logit rows.
     pub(super) const ROWS: usize = 1;
+    /// The place of the bits of the router heads that are wanted.
+    pub(super) const HEADS: usize = 2;
+    /// The place of the number of prompts that end.
+    pub(super) const ENDS: usize = 3;
 
     /// For `tokens` tokens, `rows` rows, `waves` waves with `entries` entries in all.
     pub(super) fn new(tokens: usize, rows: usize, waves: usize, entries: usize) -> Self {
@@ -78,6 +86,7 @@ impl Front {
             logit_tokens: part(rows),
             entries: part(entries * ENTRY_WORDS),
             draws: part(rows * DRAW_WORDS),
+            ends: part(rows * END_WORDS),
             len: 0,
         };
         Self { len, ..front }
@@ -144,8 +153,6 @@ pub(super) struct ResultMap {
     pub(super) top_ids: usize,
     /// `[rows][top]` of f32.
     pub(super) top_logits: usize,
-    /// `[heads][rows][3]` of f32: what router heads say.
-    pub(super) heads: usize,
     /// All words.
     pub(super) len: usize,
 }
@@ -154,7 +161,7 @@ impl ResultMap {
     /// The place of the word that an id beyond the embedding sets.
     pub(super) const EMBED_FAULT: usize = 0;
 
-    pub(super) fn new(rows: usize, top: usize, heads: usize) -> Self {
+    pub(super) fn new(rows: usize, top: usize) -> Self {
         let mut len = 4;
         let mut part = |words: usize| {
             let at = len;
@@ -169,7 +176,6 @@ impl ResultMap {
             fault: part(rows),
             top_ids: part(rows * top),
             top_logits: part(rows * top),
-            heads: part(heads * rows * 3),
             len: 0,
         };
         Self { len, ..map }

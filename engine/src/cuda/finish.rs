@@ -1,25 +1,34 @@
 //! The end of a step: logits of the rows that want them, statistics, signals, and the draw.
 
 use half::bf16;
-use tokenrouter_kernels::cuda::{CudaError, LinearArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs};
+use tokenrouter_kernels::cuda::{
+    Communicator, CudaError, LinearArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs, UnshardArgs,
+};
 
-use super::block::{Plan, at};
+use super::arena::Exchange;
+use super::block::{Front, Plan, at};
 use super::forward::Forward;
+use crate::heads::cuda::{CudaHeads, HeadStep, PromptStep};
 
 /// See [`Forward::run`] for what the callers of all of these promise.
 impl Forward<'_> {
-    /// Everything after the last layer. A step none of whose rows samples skips it, unless a graph runs it, whose kernels
-    /// then find no row.
+    /// Everything after the last layer. A step none of whose rows samples skips the draw, unless a graph runs it, whose
+    /// kernels then find no row.
     pub(super) unsafe fn finish(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
-        if plan.rows == 0 {
-            return Ok(());
-        }
         // SAFETY: the caller's promise.
         unsafe {
-            self.last_norm(plan)?;
-            self.logits(plan)?;
-            self.signals(plan)?;
-            self.sample(plan)
+            if plan.rows > 0 {
+                self.last_norm(plan)?;
+                self.logits(plan)?;
+            }
+            if plan.rows > 0 && self.samples() {
+                self.signals(plan)?;
+                self.sample(plan)?;
+            }
+            match self.heads {
+                Some(heads) if plan.rows > 0 || heads.keeps_states() => self.score(plan, heads),
+                _ => Ok(()),
+            }
         }
     }
 
@@ -36,11 +45,48 @@ impl Forward<'_> {
     }
 
     unsafe fn logits(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
-        let shape = self.shape;
-        let args =
-            self.head_args((self.arena.logits.ptr(), shape.vocab_stride), shape.vocab, shape.real_vocab);
+        let (shape, logits) = (self.shape, self.arena.logits.ptr());
+        if let (Some(exchange), Some(comm)) = (&self.arena.exchange, self.comm) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.logits_of_ranks(plan, exchange, comm) };
+        }
+        let args = self.head_args((logits, shape.vocab_stride), shape.vocab, shape.real_vocab);
         // SAFETY: the caller's promise.
         unsafe { self.context.kernels.linear(self.stream, plan.rows, &args) }
+    }
+
+    /// This rank's columns, then those of all ranks; only the rank that samples puts them together.
+    unsafe fn logits_of_ranks(
+        &self,
+        plan: &Plan<'_>,
+        exchange: &Exchange,
+        comm: &Communicator,
+    ) -> Result<(), CudaError> {
+        let (shape, width) = (self.shape, self.shape.vocab_width);
+        let own = &shape.vocab_rows;
+        let n = own.end - own.start;
+        let real = shape.real_vocab.clamp(own.start, own.end) - own.start;
+        let (part, count) = (exchange.logits.ptr(), plan.rows as usize * width as usize);
+        let args = self.head_args((part, width), n, real);
+        let join = UnshardArgs {
+            shards: exchange.all_logits.ptr(),
+            logits: self.arena.logits.ptr(),
+            rows: self.rows(),
+            rank_step: count as u32,
+            width,
+            n: shape.vocab,
+            n_real: shape.real_vocab,
+            stride: shape.vocab_stride,
+        };
+        // SAFETY: the caller's promise; all ranks queue the same steps in the same order.
+        unsafe {
+            self.context.kernels.linear(self.stream, plan.rows, &args)?;
+            comm.all_gather_f32(self.stream, part, exchange.all_logits.ptr(), count)?;
+            if self.samples() {
+                self.context.kernels.unshard_logits(self.stream, plan.rows, &join)?;
+            }
+        }
+        Ok(())
     }
 
     /// The product with this rank's `n` columns of the output matrix, `n_real` of them unmasked.
@@ -106,5 +152,39 @@ impl Forward<'_> {
         };
         // SAFETY: the caller's promise.
         unsafe { self.context.kernels.sample_tokens(self.stream, plan.rows, &args) }
+    }
+
+    /// Router heads, behind the draws. One that reads prompts keeps the states of all tokens that are fed.
+    unsafe fn score(&self, plan: &Plan<'_>, heads: &CudaHeads) -> Result<(), CudaError> {
+        let (kernels, front) = (&self.context.kernels, &plan.front);
+        let step = HeadStep {
+            hidden: self.arena.hidden.ptr(),
+            top_logits: at(self.results, plan.results.top_logits),
+            top: plan.results.top as u32,
+            candidates: at(self.results, plan.results.token),
+            embed: self.weights.embed.ptr(),
+            wanted: at(self.block, Front::HEADS),
+            rows: self.rows(),
+            max_rows: plan.rows,
+            prompts: PromptStep {
+                states: self.arena.x.ptr(),
+                tokens: self.tokens(),
+                max_tokens: plan.tokens,
+                positions: at(self.block, front.positions),
+                token_row: at(self.block, front.token_row),
+                tables: at(self.block, self.map.tables),
+                table_stride: self.shape.table_stride,
+                ends: at(self.block, front.ends),
+                end_count: at(self.block, Front::ENDS),
+            },
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if heads.keeps_states() {
+                let args = self.norm_args(self.weights.final_norm.ptr());
+                kernels.rms_norm(self.stream, plan.tokens, &args)?;
+            }
+            heads.launch(kernels, self.stream, &step)
+        }
     }
 }

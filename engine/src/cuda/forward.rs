@@ -3,7 +3,7 @@
 
 use half::bf16;
 use tokenrouter_kernels::cuda::{
-    CudaError, CudaStream, EmbedArgs, NormArgs, Pinned, Ptr, copy_to_host_async,
+    Communicator, CudaError, CudaStream, EmbedArgs, NormArgs, Pinned, Ptr, copy_to_host_async,
 };
 
 use super::arena::Arena;
@@ -11,6 +11,7 @@ use super::block::{BlockMap, Front, Plan, ResultMap, at};
 use super::context::RankContext;
 use super::shape::Shape;
 use super::weights::Weights;
+use crate::heads::cuda::CudaHeads;
 
 /// The cache of a shard: `[layer][page][kv_head][K, V][16][HD]`.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,12 @@ pub(super) struct Forward<'a> {
     /// The results on the device and on the host.
     pub(super) results: Ptr<u32>,
     pub(super) results_host: &'a Pinned<u32>,
+    /// Router heads, on the shard that samples.
+    pub(super) heads: Option<&'a CudaHeads>,
+    /// What they say, on the host.
+    pub(super) heads_host: &'a Pinned<f32>,
+    /// To the other ranks of the model.
+    pub(super) comm: Option<&'a Communicator>,
 }
 
 impl Forward<'_> {
@@ -56,8 +63,19 @@ impl Forward<'_> {
                 self.feed_forward(plan, layer)?;
             }
             self.finish(plan)?;
+            if !self.samples() {
+                return Ok(());
+            }
+            if let Some(heads) = self.heads {
+                copy_to_host_async(self.stream, self.heads_host, 0..heads.raw_len(), heads.raw())?;
+            }
             copy_to_host_async(self.stream, self.results_host, 0..plan.results.len, self.results)
         }
+    }
+
+    /// Whether this shard draws tokens and hands out results.
+    pub(super) fn samples(&self) -> bool {
+        self.shape.shard.index == 0
     }
 
     /// The address of the number of tokens.

@@ -121,13 +121,8 @@ pub(super) fn bucket_wave(tokens: u32, shape: &Shape, attention: &AttnLimits) ->
 }
 
 /// What the launches of a bucket are made for.
-pub(super) fn bucket_plan<'a>(
-    tokens: u32,
-    shape: &Shape,
-    (top, heads): (usize, usize),
-    waves: &'a [Wave],
-) -> Plan<'a> {
+pub(super) fn bucket_plan<'a>(tokens: u32, shape: &Shape, top: usize, waves: &'a [Wave]) -> Plan<'a> {
     let front = Front::bucket(tokens as usize, shape.max_rows);
-    let results = ResultMap::new(front.rows, top, heads);
+    let results = ResultMap::new(front.rows, top);
     Plan { tokens, rows: front.rows as u32, front, results, waves }
 }

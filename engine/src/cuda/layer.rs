@@ -1,8 +1,11 @@
 //! The launches of one decoder layer.
 
 use half::bf16;
-use tokenrouter_kernels::cuda::{AttnArgs, CudaError, LinearArgs, Ptr, QkvArgs, SiluArgs};
+use tokenrouter_kernels::cuda::{
+    AttnArgs, Communicator, CudaError, FoldArgs, LinearArgs, Ptr, QkvArgs, SiluArgs,
+};
 
+use super::arena::Exchange;
 use super::block::{ENTRY_WORDS, Plan, WAVE_WORDS, at, row_at};
 use super::forward::Forward;
 use super::shape::Width;
@@ -141,14 +144,54 @@ impl Forward<'_> {
         from: Ptr<bf16>,
         k: Width,
     ) -> Result<(), CudaError> {
-        let hidden = self.shape.hidden;
+        let args = self.linear_args(packed, (from, k), self.shape.hidden);
+        if let (Some(exchange), Some(comm)) = (&self.arena.exchange, self.comm) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.join_ranks(plan, packed, exchange, comm, args) };
+        }
         let args = LinearArgs {
             bias: packed.bias(),
             y: self.arena.delta.ptr().cast(),
             slices: SPLIT_SLICES,
-            ..self.linear_args(packed, (from, k), hidden)
+            ..args
         };
         // SAFETY: the caller's promise.
         unsafe { self.context.kernels.linear(self.stream, plan.tokens, &args) }
+    }
+
+    /// The same with a part of K on each rank. Two ranks' sums commute, so that any all-reduce gives the bits of one rank;
+    /// those of more are gathered and added in rank order.
+    unsafe fn join_ranks(
+        &self,
+        plan: &Plan<'_>,
+        packed: &Packed,
+        exchange: &Exchange,
+        comm: &Communicator,
+        args: LinearArgs,
+    ) -> Result<(), CudaError> {
+        let (hidden, stream) = (self.shape.hidden, self.stream);
+        let (part, count) = (exchange.partial.ptr(), plan.tokens as usize * hidden.stride as usize);
+        let args = LinearArgs { y: part.cast(), f32_out: 1, ..args };
+        let mut fold = FoldArgs {
+            partials: part,
+            bias: packed.bias(),
+            delta: self.arena.delta.ptr(),
+            rows: self.tokens(),
+            ranks: 1,
+            rank_step: count as u32,
+            n: hidden.used,
+            stride: hidden.stride,
+        };
+        // SAFETY: the caller's promise; all ranks queue the same steps in the same order.
+        unsafe {
+            self.context.kernels.linear(stream, plan.tokens, &args)?;
+            if let Some(all) = &exchange.partials {
+                comm.all_gather_f32(stream, part, all.ptr(), count)?;
+                (fold.partials, fold.ranks) = (all.ptr(), self.shape.shard.count as u32);
+            } else {
+                comm.all_reduce_sum_f32(stream, part, count)?;
+            }
+            self.context.kernels.fold_ranks(stream, plan.tokens, &fold)
+        }
     }
 }

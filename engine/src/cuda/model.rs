@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use half::bf16;
-use tokenrouter_kernels::cuda::{Buffer, CudaError, CudaStream, Event, Pinned, Ptr, stream_wait};
+use tokenrouter_kernels::cuda::{
+    Buffer, Communicator, CudaError, CudaStream, Event, Pinned, Ptr, stream_wait,
+};
 use tokenrouter_scheduler::{RowFault, RowResult, TOP};
 
 use super::arena::Arena;
@@ -17,6 +19,7 @@ use super::shape::Shape;
 use super::stage::StepBlock;
 use super::start::padding_step;
 use super::weights::Weights;
+use crate::heads::cuda::CudaHeads;
 use crate::model::{ModelOptions, OpenModel};
 use crate::ranks::{GraphKey, LaunchRecord};
 use crate::shard::Shard;
@@ -53,9 +56,13 @@ struct InFlight {
     results: ResultMap,
 }
 
-/// A loaded shard. Fields are dropped in the order in which they are declared: graphs, then memory, then the context.
+/// A loaded shard. Fields are dropped in the order in which they are declared: graphs, then the
+/// communicator, then memory, then the context.
 pub(crate) struct CudaModel {
     graphs: Graphs,
+    comm: Option<Communicator>,
+    heads: Option<CudaHeads>,
+    heads_host: Pinned<f32>,
     event: Event,
     cache: Option<Buffer<bf16>>,
     pages: usize,
@@ -74,6 +81,7 @@ pub(crate) struct CudaModel {
     finished: ResultMap,
     /// A launch failed half-way: what it had queued must be over before the pinned block is written again.
     stale: bool,
+    aborted: bool,
     stream: Arc<CudaStream>,
     context: Arc<RankContext>,
 }
@@ -83,32 +91,53 @@ impl CudaModel {
     ///
     /// # Errors
     /// [`CudaError::Shape`] for a model or a cut that the kernels do not run, or what the driver says.
-    pub(crate) fn load(context: Arc<RankContext>, spec: &ModelSpec<'_>) -> Result<Self, CudaError> {
-        Self::load_within(context, spec, None)
+    pub(crate) fn load(
+        context: Arc<RankContext>,
+        spec: &ModelSpec<'_>,
+        comm: Option<Communicator>,
+    ) -> Result<Self, CudaError> {
+        Self::load_within(context, spec, comm, None)
     }
 
     /// The same with a bound for the partial results of attention, in bytes.
     pub(super) fn load_within(
         context: Arc<RankContext>,
         spec: &ModelSpec<'_>,
+        comm: Option<Communicator>,
         partials: Option<u64>,
     ) -> Result<Self, CudaError> {
         let config = spec.open.config();
+        let place = comm.as_ref().map_or((0, 1), |c| (c.rank(), c.ranks()));
+        if place != (spec.shard.index, spec.shard.count) {
+            let what = format!(
+                "part {} of {} of a model with a communicator of rank {} of {}",
+                spec.shard.index, spec.shard.count, place.0, place.1
+            );
+            return Err(CudaError::Shape(what));
+        }
         let shape = Shape::new(config, spec.options, spec.shard)?;
         let stream = context.device.stream_with_priority(spec.high_priority)?;
         let weights = Weights::load(&context, &stream, config, spec.open.weights(), &shape)?;
         let attention = AttnLimits::new(&shape, partials);
         let (arena, arena_bytes) = Arena::new(&context, &stream, &shape, &attention)?;
         let block = StepBlock::new(&context, &stream, &shape)?;
-        let top = TOP;
-        let results = ResultMap::new(shape.max_rows, top, 0);
+        // Only the shard that samples has heads: they read candidates and whole rows of logits.
+        let heads = match spec.shard.index {
+            0 => CudaHeads::new(&context.device, &stream, spec.open, shape.max_rows)?,
+            _ => None,
+        };
+        let top = TOP.max(heads.as_ref().map_or(0, |h| h.top() as usize));
+        let results = ResultMap::new(shape.max_rows, top);
         let bytes = ModelBytes {
             weights: weights.bytes,
-            heads: 0,
+            heads: heads.as_ref().map_or(0, CudaHeads::bytes),
             activations: arena_bytes + block.bytes() + 4 * results.len as u64,
         };
         Ok(Self {
             graphs: Graphs::new(spec.buckets, shape.max_tokens),
+            comm,
+            heads_host: Pinned::new(&context.device, heads.as_ref().map_or(0, CudaHeads::raw_len), false)?,
+            heads,
             event: Event::new(&context.device)?,
             cache: None,
             pages: 0,
@@ -124,6 +153,7 @@ impl CudaModel {
             in_flight: None,
             finished: ResultMap::default(),
             stale: false,
+            aborted: false,
             shape,
             stream,
             context,
@@ -135,9 +165,10 @@ impl CudaModel {
         self.bytes
     }
 
-    /// Bytes of the cache for one page of 16 tokens, all layers of this shard.
+    /// Bytes for one page of 16 tokens: the cache of all layers of this shard, and the states that heads read.
     pub(crate) fn page_bytes(&self) -> u64 {
-        (self.shape.layers * self.shape.page_elements() * size_of::<bf16>()) as u64
+        let cache = (self.shape.layers * self.shape.page_elements() * size_of::<bf16>()) as u64;
+        cache + self.heads.as_ref().map_or(0, CudaHeads::kept_bytes_per_page)
     }
 
     /// Allocates the cache: `pages` pages and one that only padding steps use.
@@ -147,6 +178,9 @@ impl CudaModel {
     pub(crate) fn allocate_cache(&mut self, pages: usize) -> Result<(), CudaError> {
         let len = (pages + 1).saturating_mul(self.shape.layers * self.shape.page_elements());
         self.cache = Some(Buffer::zeroed(&self.context.device, &self.stream, len)?);
+        if let Some(heads) = &mut self.heads {
+            heads.allocate_kept(&self.context.device, &self.stream, pages + 1)?;
+        }
         self.pages = pages;
         Ok(())
     }
@@ -183,7 +217,7 @@ impl CudaModel {
         let mut graphs = std::mem::replace(&mut self.graphs, Graphs::new(&[], 0));
         let captured = graphs.capture(&self.stream, |tokens| {
             let wave = [bucket_wave(tokens, &self.shape, &self.attention)];
-            let plan = bucket_plan(tokens, &self.shape, (self.top, 0), &wave);
+            let plan = bucket_plan(tokens, &self.shape, self.top, &wave);
             // SAFETY: nothing runs now; every launch of the graph comes after a step of this bucket was filled in, and
             // the graph is dropped before the buffers.
             unsafe { self.forward().run(&plan) }
@@ -233,6 +267,9 @@ impl CudaModel {
     /// What the driver says about the step: a kernel that failed is named.
     pub(crate) fn finished(&mut self) -> Result<bool, CudaError> {
         let done = self.event.query()?;
+        if let (false, Some(comm)) = (done, &self.comm) {
+            comm.async_error()?;
+        }
         if let (true, Some(step)) = (done, self.in_flight) {
             self.finished = step.results;
             self.in_flight = None;
@@ -261,8 +298,19 @@ impl CudaModel {
             }
             out.push(result);
         }
+        if let Some(heads) = &self.heads {
+            heads.finish(self.heads_host.as_slice(), step, &mut out[first..]);
+        }
         for (row, fault) in self.block.faults() {
             out[first + row].fault = Some(*fault);
+        }
+    }
+
+    /// Ends the communicator, so that a step which waits for another rank comes back. The model runs nothing from then on.
+    pub(crate) fn abort(&mut self) {
+        self.aborted = true;
+        if let Some(comm) = &mut self.comm {
+            comm.abort();
         }
     }
 
@@ -299,6 +347,9 @@ impl CudaModel {
         after: Option<&Event>,
         pages: usize,
     ) -> Result<(), CudaError> {
+        if self.aborted {
+            return Err(CudaError::Shape("the model's communicator was aborted".to_owned()));
+        }
         if self.in_flight.is_some() {
             return Err(CudaError::Shape("the model's last step is still in flight".to_owned()));
         }
@@ -315,7 +366,7 @@ impl CudaModel {
             stream_wait(&self.stream, event)?;
         }
         let rows = if graph.is_some() { front.rows } else { step.logit_tokens.len() };
-        let results = ResultMap::new(rows, self.top, 0);
+        let results = ResultMap::new(rows, self.top);
         // SAFETY: the block lives as long as the model, and is filled again only when this step is over.
         unsafe { self.block.copy(&self.stream) }?;
         match graph {
@@ -361,6 +412,9 @@ impl CudaModel {
             map: self.block.map(),
             results: self.results.ptr(),
             results_host: &self.results_host,
+            heads: self.heads.as_ref(),
+            heads_host: &self.heads_host,
+            comm: self.comm.as_ref(),
         }
     }
 }
@@ -378,6 +432,11 @@ pub(super) struct Parts<'a> {
 
 impl Drop for CudaModel {
     fn drop(&mut self) {
+        // A step that waits for another rank would never end.
+        if self.in_flight.is_some() {
+            self.graphs.clear();
+            self.abort();
+        }
         // Pinned memory must outlive the copies that are under way. A device that has failed has none.
         let _ = self.wait();
     }

@@ -7,9 +7,10 @@ use tokenrouter_kernels::cuda::{
 use tokenrouter_scheduler::RowFault;
 
 use super::attention::{AttnLimits, Wave, most_entries, most_waves};
-use super::block::{BlockMap, DRAW_WORDS, ENTRY_WORDS, Front, WAVE_WORDS};
+use super::block::{BlockMap, DRAW_WORDS, END_WORDS, ENTRY_WORDS, Front, WAVE_WORDS};
 use super::context::RankContext;
 use super::shape::Shape;
+use crate::heads::cuda::ends_of;
 use crate::step::{SampleSpec, Step};
 
 /// A row that fails although the step runs, and why.
@@ -132,6 +133,13 @@ impl StepBlock {
         let host = self.host.as_mut_slice();
         host[Front::TOKENS] = step.ids.len() as u32;
         host[Front::ROWS] = step.logit_tokens.len() as u32;
+        host[Front::HEADS] = u32::from(step.heads);
+        let mut ends = 0;
+        for end in ends_of(step) {
+            put(host, front.ends + ends * END_WORDS, &[end]);
+            ends += 1;
+        }
+        host[Front::ENDS] = ends as u32;
         for (i, wave) in self.waves.iter().enumerate() {
             let at = front.waves + i * WAVE_WORDS;
             host[at..at + WAVE_WORDS].copy_from_slice(&[wave.rows, wave.tokens]);

@@ -16,7 +16,7 @@ pub(super) fn padding_step(pages: usize) -> Step {
     let key = DrawKey { seed: 0, choice: 0, position: 1, purpose: Purpose::Sample, model: 0 };
     let sample = SampleSpec { sampling, key, prompt_len: 1, mask_stops: false };
     let mut step = Step::new(StepLimits { rows: 1, tokens: 1, context_len: 1 });
-    step.begin(0, ModelId(0), SignalFlags::NONE, 0);
+    step.begin(0, ModelId(0), SignalFlags::ALL, u8::MAX);
     step.push_row(&[0], 0..1, &[PageId(pages as u32)], Some(sample));
     step
 }

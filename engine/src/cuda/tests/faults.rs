@@ -54,7 +54,7 @@ fn too_little_memory_is_an_error_with_its_size() {
     // For nothing but the context, for part of the weights, for all but the cache.
     for memory in [1 << 10, 1 << 20, 5 << 20] {
         emu.reset(Settings { memory, ..Settings::default() });
-        let text = match CudaModel::load(context(0), &spec) {
+        let text = match CudaModel::load(context(0), &spec, None) {
             Err(error) => error.to_string(),
             Ok(mut model) => model.allocate_cache(100_000).unwrap_err().to_string(),
         };
@@ -64,7 +64,7 @@ fn too_little_memory_is_an_error_with_its_size() {
     emu.reset(Settings { memory: 64 << 20, ..Settings::default() });
     let context = context(0);
     let (before, _) = context.device.memory().unwrap();
-    let mut model = CudaModel::load(context.clone(), &spec).unwrap();
+    let mut model = CudaModel::load(context.clone(), &spec, None).unwrap();
     let (loaded, _) = context.device.memory().unwrap();
     let bytes = model.bytes();
     let counted = bytes.weights + bytes.activations + bytes.heads;

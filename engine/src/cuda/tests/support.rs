@@ -64,7 +64,7 @@ pub(super) fn options(open: &OpenModel, max_step_tokens: usize) -> ModelOptions 
 pub(super) fn ready(open: &OpenModel, tokens: usize, buckets: &[u32], partials: Option<u64>) -> CudaModel {
     let options = options(open, tokens);
     let spec = ModelSpec { open, options: &options, shard: Shard::WHOLE, buckets, high_priority: true };
-    let mut model = CudaModel::load_within(context(0), &spec, partials).unwrap();
+    let mut model = CudaModel::load_within(context(0), &spec, None, partials).unwrap();
     model.allocate_cache(PAGES).unwrap();
     model.warm_up().unwrap();
     model.capture().unwrap();
