@@ -5,6 +5,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod budget;
+pub mod comm;
 pub mod config;
 pub mod decoder;
 pub mod device;
@@ -24,6 +25,7 @@ mod ranks;
 mod start;
 pub mod status;
 
+pub use device::{CudaOptions, DeviceKind, check_devices};
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
