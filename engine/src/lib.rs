@@ -27,6 +27,8 @@ mod ranks;
 mod start;
 pub mod status;
 
+#[cfg(feature = "cuda-host")]
+pub use cuda::{CudaStartError, DeviceTooSmall};
 pub use device::{CudaOptions, DeviceKind, check_devices};
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,

@@ -42,5 +42,7 @@ mod tests;
 mod upload;
 mod weights;
 
-pub(crate) use build::{BuiltRanks, DeviceUse, PlacedModel, build};
+pub(crate) use build::{DeviceUse, PlacedModel, build};
 pub use build::CudaStartError;
+pub use plan::DeviceTooSmall;
+pub(crate) use rank::CudaRank;

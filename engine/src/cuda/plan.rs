@@ -13,30 +13,30 @@ use crate::budget::{USEFUL_TOKENS, show_bytes};
 
 /// What one model's shard takes on one device, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardDemand {
+pub(super) struct ShardDemand {
     /// The model's name, with the shard's number when there are several.
-    pub name: String,
+    pub(super) name: String,
     /// Packed weights, those of router heads included.
-    pub weight_bytes: u64,
+    pub(super) weight_bytes: u64,
     /// Activation buffers, step blocks, position tables.
-    pub activation_bytes: u64,
+    pub(super) activation_bytes: u64,
     /// Captured graphs, as measured.
-    pub graph_bytes: u64,
+    pub(super) graph_bytes: u64,
     /// One page of its cache: 16 tokens, keys and values of its layers and heads.
-    pub page_bytes: u64,
+    pub(super) page_bytes: u64,
 }
 
 /// One device and all that lives on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceDemand {
+pub(super) struct DeviceDemand {
     /// Its number.
-    pub ordinal: usize,
+    pub(super) ordinal: usize,
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// Bytes that the engine may use on it, everything included.
-    pub budget_bytes: u64,
+    pub(super) budget_bytes: u64,
     /// The shards on it.
-    pub shards: Vec<ShardDemand>,
+    pub(super) shards: Vec<ShardDemand>,
 }
 
 impl DeviceDemand {
@@ -56,11 +56,11 @@ impl DeviceDemand {
 
 /// The plan: one page count for all models on all devices. `Display` prints the table shown at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DevicePlan {
+pub(crate) struct DevicePlan {
     /// Pages in every model's cache, the page for padding not counted.
-    pub pages: usize,
+    pub(crate) pages: usize,
     /// Tokens that fit: 16 per page.
-    pub tokens: usize,
+    pub(crate) tokens: usize,
     devices: Vec<DeviceDemand>,
 }
 
@@ -104,7 +104,7 @@ impl std::error::Error for DeviceTooSmall {}
 ///
 /// # Errors
 /// [`DeviceTooSmall`] for the first device on which not even one request of a useful length fits.
-pub fn plan(devices: Vec<DeviceDemand>, shortest: usize) -> Result<DevicePlan, DeviceTooSmall> {
+pub(super) fn plan(devices: Vec<DeviceDemand>, shortest: usize) -> Result<DevicePlan, DeviceTooSmall> {
     let needed_tokens = USEFUL_TOKENS.min(shortest);
     let needed = needed_tokens.div_ceil(PAGE_TOKENS) as u64;
     if let Some(device) = devices.iter().find(|d| d.pages() < needed) {

@@ -62,16 +62,6 @@ impl CudaRank {
         Self { ordinal, places, last: vec![None; groups], refused: VecDeque::new(), context }
     }
 
-    /// Its shards, with the numbers of their models.
-    pub(crate) fn shards(&mut self) -> impl Iterator<Item = (usize, &mut Held)> {
-        self.places.iter_mut().enumerate().filter_map(|(i, place)| Some((i, &mut place.as_mut()?.held)))
-    }
-
-    /// The device.
-    pub(crate) fn context(&self) -> &RankContext {
-        &self.context
-    }
-
     /// Queues the step after the last one of its collective group on this device.
     fn start(&mut self, index: usize, record: &Arc<LaunchRecord>) -> Result<(), String> {
         let Some(mut place) = self.places.get_mut(index).and_then(Option::take) else {
