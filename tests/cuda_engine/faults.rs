@@ -39,7 +39,7 @@ fn failure(engine: &EngineHandle, client: u64, route: u16) -> String {
 #[test]
 fn a_device_that_is_too_small_is_refused_with_numbers() {
     let Some(_machine) = machine(0) else { return };
-    for memory in [64 << 10, 8 << 20] {
+    for memory in [64 << 10, 3 << 20] {
         let setup = Setup { memory: Some(memory), ..Setup::default() };
         let refused = tokenrouter_engine::start(&setup.config(), &Registry::builtin(), Box::new(|| ()));
         let text = refused.err().expect("it does not fit").to_string();
@@ -56,7 +56,7 @@ fn little_memory_preempts_and_changes_nothing() {
     let asked = requests(8);
     let wide = Setup::default().answers(&asked, 8);
     let needed = {
-        let setup = Setup { memory: Some(8 << 20), ..Setup::default() };
+        let setup = Setup { memory: Some(3 << 20), ..Setup::default() };
         let refused = tokenrouter_engine::start(&setup.config(), &Registry::builtin(), Box::new(|| ()));
         let text = refused.err().expect("it does not fit").to_string();
         let bytes = text.split_once(" bytes)").expect("bytes").0;
