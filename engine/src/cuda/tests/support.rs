@@ -86,10 +86,11 @@ pub(super) struct TestRow<'a> {
     pub(super) sample: Option<SamplingParams>,
 }
 
-/// Pages `first ..`, enough for `tokens` tokens, in an order of no kind.
+/// Pages `first ..`, enough for `tokens` tokens, neighbours swapped and the whole turned round.
 pub(super) fn pages(first: u32, tokens: usize) -> Vec<PageId> {
     let count = tokens.div_ceil(PAGE_TOKENS) as u32;
-    (0..count).map(|i| PageId((first + (i * 7 + 3) % count.max(1)) % PAGES as u32)).collect()
+    let swapped = |i: u32| if i ^ 1 < count { i ^ 1 } else { i };
+    (0..count).rev().map(|i| PageId((first + swapped(i)) % PAGES as u32)).collect()
 }
 
 pub(super) fn greedy() -> Option<SamplingParams> {
