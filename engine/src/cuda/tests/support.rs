@@ -55,7 +55,8 @@ pub(super) fn options(open: &OpenModel, max_step_tokens: usize) -> ModelOptions 
         max_batch_rows: 12,
         max_step_tokens,
         kv_dtype: DType::Bf16,
-        real_vocab: open.config().vocab_size,
+        // The last two ids are padding.
+        real_vocab: open.config().vocab_size - 2,
         context_len: CONTEXT,
     }
 }

@@ -55,7 +55,9 @@ fn teacher_forced(cpu: &mut Model, cuda: &mut CudaModel, ids: &[u32], chunk: usi
         let expected = cpu.forward(&step.ids, &step.tokens(), &step.logit_tokens).to_vec();
         run(cuda, step);
         let found = logits(cuda, 1);
-        assert_eq!(expected.len(), vocab);
+        assert_eq!((expected.len(), found[0].len()), (vocab, vocab));
+        let (real, padding) = found[0].split_at(vocab - 2);
+        assert!(padding.iter().all(|x| *x == f32::NEG_INFINITY) && real.iter().all(|x| x.is_finite()));
         errors.add(&expected, &found[0]);
     }
 }
