@@ -18,6 +18,8 @@ mod heads;
 mod layers;
 #[path = "cuda/linear.rs"]
 mod linear;
+#[path = "cuda/linear_tiled.rs"]
+mod linear_tiled;
 #[path = "cuda/qkv.rs"]
 mod qkv;
 #[path = "cuda/sampling.rs"]

@@ -5,6 +5,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod budget;
+pub mod comm;
 pub mod config;
 #[cfg(feature = "cuda-host")]
 mod cuda;
@@ -26,6 +27,9 @@ mod ranks;
 mod start;
 pub mod status;
 
+#[cfg(feature = "cuda-host")]
+pub use cuda::{CudaStartError, DeviceTooSmall};
+pub use device::{CudaOptions, DeviceKind, check_devices};
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,

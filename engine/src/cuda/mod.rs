@@ -17,16 +17,22 @@
 //! | `graphs.rs` | that list captured, one graph per token bucket |
 //! | `results.rs` | from pinned memory to row results |
 //! | `model.rs` | all of it together |
+//! | `rank.rs` | a device with the shards on it, as the rank loops drive it |
+//! | `plan.rs` | who gets how many bytes of which device |
+//! | `build.rs` | the stages of the start on all devices |
 
 mod arena;
 mod attention;
 mod block;
+mod build;
 mod context;
 mod finish;
 mod forward;
 mod graphs;
 mod layer;
 mod model;
+mod plan;
+mod rank;
 mod results;
 mod shape;
 mod stage;
@@ -36,5 +42,7 @@ mod tests;
 mod upload;
 mod weights;
 
-pub(crate) use context::RankContext;
-pub(crate) use model::{CudaModel, ModelBytes, ModelSpec};
+pub(crate) use build::{DeviceUse, PlacedModel, build};
+pub use build::CudaStartError;
+pub use plan::DeviceTooSmall;
+pub(crate) use rank::CudaRank;

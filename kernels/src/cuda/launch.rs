@@ -11,7 +11,7 @@ use super::args::{
 };
 use super::error::CudaError;
 use super::load::Kernels;
-use super::table::KernelId;
+use super::table::{KernelId, TILED_RING};
 
 /// Logits that one tile of statistics covers.
 pub const STAT_TILE: u32 = 128;
@@ -143,6 +143,17 @@ impl Kernels {
         multiple("a row of activations", args.x_stride, 32)?;
         if args.slices != 4 && args.slices != 8 {
             return Err(CudaError::Shape(format!("a linear layer of {} slices", args.slices)));
+        }
+        // From one tile for every second processor on, tiles use W and X more often; below, the tall kernel fills more of
+        // the device.
+        let tiles = args.n.div_ceil(128) * tokens.div_ceil(128);
+        if tokens > 64 && tiles >= self.processors() / 2 {
+            let rounds = tiles.div_ceil(self.processors()).max(1);
+            let kernel = KernelId::LinearTiled;
+            // Only the two halves of eight slices need the part where the first one waits.
+            let shared = if args.slices == 8 { kernel.info().shared } else { TILED_RING };
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch(stream, kernel, (tiles.div_ceil(rounds), 1), shared, args) };
         }
         let (kernel, columns, row_tiles) = match tokens {
             0..=8 => (KernelId::LinearNt1, 8, 1),

@@ -24,6 +24,9 @@ const fn linear_shared(column_tiles: u32, row_tiles: u32) -> u32 {
     8 * 4 * row_tiles * 1024 + 8 * 16 * row_tiles * (8 * column_tiles + 4) * 4
 }
 
+/// Three stages of the tiled linear kernel; a first half that waits takes 64 KB more.
+pub(super) const TILED_RING: u32 = 3 * 32 * 1024;
+
 /// The widest row whose norm fits the default shared memory.
 const NORM_SHARED: u32 = 48 * 1024;
 
@@ -54,6 +57,7 @@ kernels! {
     LinearNt2 "linear_nt2" LinearArgs, 256, linear_shared(2, 1);
     LinearNt4 "linear_nt4" LinearArgs, 256, linear_shared(4, 2);
     LinearNt8 "linear_nt8" LinearArgs, 256, linear_shared(8, 2);
+    LinearTiled "linear_tiled" LinearArgs, 256, TILED_RING + 64 * 1024;
     FoldRanks "fold_ranks" FoldArgs, 256, 0;
     UnshardLogits "unshard_logits" UnshardArgs, 256, 0;
     QkvHd16 "qkv_hd16" QkvArgs, 256, 0;
