@@ -5,7 +5,7 @@ use tokenrouter_emulate::Settings;
 use tokenrouter_scheduler::RowFault;
 
 use super::support::*;
-use crate::cuda::{CudaModel, ModelSpec};
+use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::Model;
 use crate::ranks::LaunchRecord;
 use crate::shard::Shard;
@@ -22,7 +22,7 @@ fn a_lost_device_is_an_error_that_says_where() {
         let mut model = ready(&open, 64, &BUCKETS, None);
         emu.inject(0, after, ILLEGAL_ADDRESS);
         let step = step(&[TestRow { tokens: &ids, fed: 0..9, pages: &own, sample: greedy() }]);
-        let record = LaunchRecord { seq: 1, graph, checksum: 0, step };
+        let record = LaunchRecord::new(1, graph, step, false);
         let mut failure = model.launch(&record, None).err();
         while failure.is_none() {
             match model.finished() {
@@ -83,7 +83,7 @@ fn a_step_waits_for_the_event_that_it_is_given() {
     let (mut first, mut second) = (make(), make());
     let record = || {
         let step = step(&[TestRow { tokens: &ids, fed: 0..9, pages: &own, sample: greedy() }]);
-        LaunchRecord { seq: 1, graph: None, checksum: 0, step }
+        LaunchRecord::new(1, None, step, false)
     };
     first.launch(&record(), None).unwrap();
     second.launch(&record(), Some(first.event())).unwrap();

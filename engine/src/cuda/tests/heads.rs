@@ -3,7 +3,7 @@
 use tokenrouter_scheduler::RowResult;
 
 use super::support::*;
-use crate::cuda::CudaModel;
+use crate::cuda::model::CudaModel;
 use crate::heads::PromptEnd;
 use crate::model::{Model, OpenModel};
 

@@ -10,7 +10,8 @@ use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{ModelId, PAGE_TOKENS, PageId, RowResult};
 
-use crate::cuda::{CudaModel, ModelSpec, RankContext};
+use crate::cuda::context::RankContext;
+use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::ranks::LaunchRecord;
 use crate::shard::Shard;
@@ -130,7 +131,7 @@ pub(super) fn step_with(rows: &[TestRow<'_>], stops: &[u32], mask: bool) -> Box<
 
 /// Runs a step as the rank loop does, in `graph` or uncaptured.
 pub(super) fn run_in(model: &mut CudaModel, step: Box<Step>, graph: Option<u32>) -> Vec<RowResult> {
-    let record = LaunchRecord { seq: 1, graph, checksum: 0, step };
+    let record = LaunchRecord::new(1, graph, step, false);
     model.launch(&record, None).unwrap();
     while !model.finished().unwrap() {}
     let mut results = Vec::new();

@@ -6,7 +6,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use tokenrouter_kernels::DType;
 
 use super::support::*;
-use crate::cuda::CudaModel;
+use crate::cuda::model::CudaModel;
 use crate::model::{Model, OpenModel};
 
 fn log_probs(logits: &[f32]) -> Vec<f64> {
