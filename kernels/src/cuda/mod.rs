@@ -26,7 +26,7 @@ pub use driver::Device;
 pub use error::CudaError;
 pub use head_args::{Activation, HeadEnd, HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 pub use image::{BUILT_WITH, images};
-pub use launch::{AttnPlan, HEAD_DIMS, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
+pub use launch::{AttnPlan, HEAD_DIMS, MANY_QUERIES, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;
 pub use ptr::Ptr;
 pub use table::{KERNELS, KernelId, KernelInfo};
