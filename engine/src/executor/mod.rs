@@ -1,12 +1,23 @@
 //! Executors hide the device: they run one step per model at a time and give the buffers back.
 
 mod cpu;
+mod step;
 
-pub use cpu::{CpuExecutor, Notify};
+pub use cpu::CpuModel;
+pub(crate) use cpu::CpuRank;
+
+use std::time::Duration;
 
 use tokenrouter_scheduler::ModelId;
 
+pub use crate::ranks::RankExecutor;
 use crate::step::Step;
+
+/// Wakes the loop that drives a device; called by other threads when something has ended.
+pub type Notify = std::sync::Arc<dyn Fn() + Send + Sync>;
+
+/// How long a loop sleeps at most while it must ask a device for the end of a step (DESIGN rule 7).
+pub(crate) const POLL_WAIT: Duration = Duration::from_micros(50);
 
 /// Runs steps. One step per model is in flight at most.
 pub trait Executor: Send {
@@ -22,4 +33,7 @@ pub trait Executor: Send {
 
     /// Takes back the buffers of a finished step.
     fn recycle(&mut self, step: Box<Step>);
+
+    /// Whether a step is in flight whose end must be asked for, because nobody will wake the loop.
+    fn must_poll(&self) -> bool;
 }
