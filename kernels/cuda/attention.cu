@@ -100,6 +100,7 @@ struct Queries {
 // Scores of 8 positions for 16 queries.
 template <int HD>
 __device__ __forceinline__ void score(float (&s)[4], const Queries<HD>& q, const uint4 (&k)[Tile<HD>::blocks]) {
+    MMA_GROUP;
     UNROLL
     for (int b = 0; b < Tile<HD>::blocks; b++) {
         unsigned a0[4] = {q.q[0][b].x, q.q[1][b].x, q.q[0][b].y, q.q[1][b].y}, b0[2] = {k[b].x, k[b].y};
@@ -158,6 +159,7 @@ __device__ __forceinline__ void weigh(float (&o)[Tile<HD>::dims / 8][4], float (
     using T = Tile<HD>;
     const unsigned ones[2] = {0x3f803f80u, 0x3f803f80u};
     unsigned matrix = lane / 8;
+    MMA_GROUP;
     UNROLL
     for (int k = 0; k < UNIT / 16; k++) {
         unsigned a[4];
