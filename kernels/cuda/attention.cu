@@ -65,6 +65,7 @@ __device__ __forceinline__ void weigh(float (&o)[Tile<HD>::dims / 8][4], float (
     using T = Tile<HD>;
     const unsigned ones[2] = {0x3f803f80u, 0x3f803f80u};
     unsigned matrix = lane / 8;
+    MMA_GROUP;
     UNROLL
     for (int k = 0; k < UNIT / 16; k++) {
         unsigned a[4];

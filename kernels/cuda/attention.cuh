@@ -137,6 +137,7 @@ struct Queries {
 // Scores of 8 positions for 16 queries.
 template <int HD>
 __device__ __forceinline__ void score(float (&s)[4], const Queries<HD>& q, const uint4 (&k)[Head<HD>::blocks]) {
+    MMA_GROUP;
     UNROLL
     for (int b = 0; b < Head<HD>::blocks; b++) {
         unsigned a0[4] = {q.q[0][b].x, q.q[1][b].x, q.q[0][b].y, q.q[1][b].y}, b0[2] = {k[b].x, k[b].y};

@@ -53,6 +53,22 @@ __device__ __forceinline__ void copy_keys(bf16* k, const AttnArgs& a, const Item
     cp_async_commit();
 }
 
+// 16 of the unit's attended dimensions, from 16-byte piece `piece` of V on.
+template <int HD>
+__device__ __forceinline__ void weigh_dims(float (&low)[4], float (&high)[4], const unsigned (&p)[UNIT / 16][4],
+                                           const bf16* v, unsigned piece, unsigned lane) {
+    unsigned matrix = lane / 8;
+    MMA_GROUP;
+    UNROLL
+    for (int k = 0; k < UNIT / 16; k++) {
+        unsigned row = 16 * k + matrix % 2 * 8 + lane % 8, b[4];
+        ldmatrix_x4_trans(b, v + row * HD + (((piece + matrix / 2) ^ (row & Head<HD>::swizzle)) * 8));
+        unsigned b_low[2] = {b[0], b[1]}, b_high[2] = {b[2], b[3]};
+        mma_bf16_16816(low, p[k], b_low);
+        mma_bf16_16816(high, p[k], b_high);
+    }
+}
+
 // What a warp keeps of its 16 queries: rows g and g + 8 of each lane.
 template <int HD>
 struct Walk {
@@ -96,9 +112,12 @@ struct Walk {
     __device__ __forceinline__ void weigh(const bf16* v, bool first, unsigned lane) {
         const unsigned ones[2] = {0x3f803f80u, 0x3f803f80u};
         float unit_sum[4] = {};
-        UNROLL
-        for (int k = 0; k < UNIT / 16; k++) {
-            mma_bf16_16816(unit_sum, p[k], ones);
+        {
+            MMA_GROUP;
+            UNROLL
+            for (int k = 0; k < UNIT / 16; k++) {
+                mma_bf16_16816(unit_sum, p[k], ones);
+            }
         }
         Join j[2] = {Join(max[0], top[0]), Join(max[1], top[1])};
         UNROLL
@@ -106,18 +125,10 @@ struct Walk {
             max[h] = first ? top[h] : j[h].max;
             sum[h] = first ? unit_sum[2 * h] : j[h].of(sum[h], unit_sum[2 * h]);
         }
-        unsigned matrix = lane / 8;
         UNROLL
         for (int d = 0; d < HD / 16; d++) {
             float low[4] = {}, high[4] = {};
-            UNROLL
-            for (int k = 0; k < UNIT / 16; k++) {
-                unsigned row = 16 * k + matrix % 2 * 8 + lane % 8, piece = 2 * d + matrix / 2, b[4];
-                ldmatrix_x4_trans(b, v + row * HD + ((piece ^ (row & Head<HD>::swizzle)) * 8));
-                unsigned b_low[2] = {b[0], b[1]}, b_high[2] = {b[2], b[3]};
-                mma_bf16_16816(low, p[k], b_low);
-                mma_bf16_16816(high, p[k], b_high);
-            }
+            weigh_dims<HD>(low, high, p, v, 2 * d, lane);
             UNROLL
             for (int i = 0; i < 4; i++) {
                 o[2 * d][i] = first ? low[i] : j[i / 2].of(o[2 * d][i], low[i]);
