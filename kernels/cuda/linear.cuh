@@ -24,6 +24,7 @@ struct LinearArgs {
 // pairs 4j and 4j + 2 of them (N2), the same permutation of K in W and X.
 template <int NT, int MT>
 __device__ __forceinline__ void multiply(float (&acc)[MT][NT][4], const uint4* w, const uint4 (&x)[NT]) {
+    MMA_GROUP;
     UNROLL
     for (int m = 0; m < MT; m++) {
         uint4 v = w[m * BLOCK_PIECES], u = w[m * BLOCK_PIECES + 32];

@@ -223,7 +223,9 @@ impl CudaModel {
             unsafe { self.forward().run(&plan) }
         });
         self.graphs = graphs;
-        captured
+        captured?;
+        tracing::debug!(nodes = self.graphs.nodes()?, "graphs captured");
+        Ok(())
     }
 
     /// Phase 3: instantiates the graphs and sends them to the device.
@@ -317,14 +319,6 @@ impl CudaModel {
     /// The rule by which the lead chooses the graph of a step.
     pub(crate) fn graph_key(&self) -> GraphKey {
         graph_key(self.graphs.tokens(), self.attention, self.shape.max_rows)
-    }
-
-    /// Nodes of the largest graph between capture and upload.
-    ///
-    /// # Errors
-    /// What the driver says.
-    pub(crate) fn graph_nodes(&self) -> Result<usize, CudaError> {
-        self.graphs.nodes()
     }
 
     /// The parts that tests look into and damage.

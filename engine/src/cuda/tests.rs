@@ -4,6 +4,7 @@
 mod bits;
 mod bounds;
 mod faults;
+mod heads;
 mod ranks;
 mod sampling;
 mod support;

@@ -6,7 +6,7 @@ use tokenrouter_kernels::cuda::Buffer;
 use tokenrouter_scheduler::PageId;
 
 use super::support::*;
-use crate::cuda::CudaModel;
+use crate::cuda::model::CudaModel;
 use crate::model::{Model, OpenModel};
 
 /// Prompt lengths on both sides of every bucket border up to 64.

@@ -27,12 +27,12 @@ fn a_step_beyond_its_limits_is_refused_in_words_and_the_next_one_runs() {
         (step(&[row(0..9)]), Some(24), "no graph of 24 tokens"),
     ];
     for (step, graph, words) in cases {
-        let record = LaunchRecord { seq: 1, graph, checksum: 0, step };
+        let record = LaunchRecord::new(1, graph, step, false);
         let error = model.launch(&record, None).unwrap_err().to_string();
         assert!(error.contains(words), "{error}: {words}");
         assert_eq!(run(&mut model, step_of(&ids, &own)), fine, "after: {words}");
     }
-    let record = |step| LaunchRecord { seq: 1, graph: None, checksum: 0, step };
+    let record = |step| LaunchRecord::new(1, None, step, false);
     model.launch(&record(step(&[row(0..9)])), None).unwrap();
     let error = model.launch(&record(step(&[row(0..9)])), None).unwrap_err().to_string();
     assert!(error.contains("still in flight"), "{error}");

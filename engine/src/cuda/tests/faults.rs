@@ -1,9 +1,11 @@
 //! Devices that fail, and too little memory.
 
+use half::bf16;
 use tokenrouter_emulate::Settings;
+use tokenrouter_scheduler::RowFault;
 
 use super::support::*;
-use crate::cuda::{CudaModel, ModelSpec};
+use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::Model;
 use crate::ranks::LaunchRecord;
 use crate::shard::Shard;
@@ -20,7 +22,7 @@ fn a_lost_device_is_an_error_that_says_where() {
         let mut model = ready(&open, 64, &BUCKETS, None);
         emu.inject(0, after, ILLEGAL_ADDRESS);
         let step = step(&[TestRow { tokens: &ids, fed: 0..9, pages: &own, sample: greedy() }]);
-        let record = LaunchRecord { seq: 1, graph, checksum: 0, step };
+        let record = LaunchRecord::new(1, graph, step, false);
         let mut failure = model.launch(&record, None).err();
         while failure.is_none() {
             match model.finished() {
@@ -37,6 +39,64 @@ fn a_lost_device_is_an_error_that_says_where() {
         drop(model);
         emu.reset(Settings::default());
     }
+}
+
+#[test]
+fn logits_that_are_no_numbers_fail_their_row_alone() {
+    let Some(emu) = emulation(1) else { return };
+    let open = Model::open(&demo("slm")).unwrap();
+    let mut model = ready(&open, 64, &BUCKETS, None);
+    let ids = random_ids(1, 20, 450);
+    let own = [pages(0, 20), pages(4, 20)];
+    let row = |i: usize, fed| TestRow { tokens: &ids, fed, pages: &own[i], sample: greedy() };
+    let fine = run(&mut model, step(&[row(0, 0..19), row(1, 0..19)]));
+    assert_eq!(fine[0], fine[1]);
+    let both = run(&mut model, step(&[row(0, 19..20), row(1, 19..20)]));
+    // The second row's first page loses its values.
+    let parts = model.parts();
+    let (cache, page) = (parts.cache.unwrap(), parts.shape.page_elements());
+    let mut values = cache.read(parts.stream).unwrap();
+    values[own[1][0].0 as usize * page..][..page].fill(bf16::NAN);
+    cache.write(parts.stream, &values).unwrap();
+    let results = run(&mut model, step(&[row(0, 19..20), row(1, 19..20)]));
+    assert_eq!(results[0], both[0]);
+    assert_eq!((results[1].fault, results[1].token), (Some(RowFault::NonFinite), 0));
+    drop(model);
+    drop(emu);
+}
+
+#[test]
+fn a_step_waits_for_the_event_that_it_is_given() {
+    let Some(emu) = emulation(1) else { return };
+    let open = Model::open(&demo("slm")).unwrap();
+    let (ids, own) = (random_ids(1, 9, 450), pages(0, 9));
+    let options = options(&open, 64);
+    let spec =
+        ModelSpec { open: &open, options: &options, shard: Shard::WHOLE, buckets: &[], high_priority: true };
+    let context = context(0);
+    let make = || {
+        let mut model = CudaModel::load(context.clone(), &spec, None).unwrap();
+        model.allocate_cache(PAGES).unwrap();
+        model.warm_up().unwrap();
+        model
+    };
+    let (mut first, mut second) = (make(), make());
+    let record = || {
+        let step = step(&[TestRow { tokens: &ids, fed: 0..9, pages: &own, sample: greedy() }]);
+        LaunchRecord::new(1, None, step, false)
+    };
+    first.launch(&record(), None).unwrap();
+    second.launch(&record(), Some(first.event())).unwrap();
+    while !second.finished().unwrap() {}
+    let mut looks = 0;
+    while !first.finished().unwrap() {
+        looks += 1;
+    }
+    // A query answers for all operations that were done: none of the first model's was left.
+    assert_eq!(looks, 0);
+    drop((first, second));
+    drop(context);
+    drop(emu);
 }
 
 #[test]

@@ -7,14 +7,14 @@ use tokenrouter_kernels::cuda::{Communicator, NcclId};
 use tokenrouter_scheduler::RowResult;
 
 use super::support::*;
-use crate::cuda::{CudaModel, ModelSpec};
+use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, OpenModel};
 use crate::ranks::LaunchRecord;
 use crate::shard::Shard;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn communicator(id: NcclId, shard: Shard, context: &crate::cuda::RankContext) -> Communicator {
+fn communicator(id: NcclId, shard: Shard, context: &crate::cuda::context::RankContext) -> Communicator {
     Communicator::join(&context.device, id, shard.index, shard.count, DEADLINE).unwrap()
 }
 
@@ -152,7 +152,7 @@ fn a_rank_that_waits_for_a_lost_one_ends_when_it_is_aborted() {
                 if shard.index == 0 {
                     let (ids, own) = (random_ids(1, 9, 450), pages(0, 9));
                     let step = step(&[TestRow { tokens: &ids, fed: 0..9, pages: &own, sample: greedy() }]);
-                    let record = LaunchRecord { seq: 1, graph: Some(16), checksum: 0, step };
+                    let record = LaunchRecord::new(1, Some(16), step, false);
                     model.launch(&record, None).unwrap();
                     for _ in 0..200 {
                         assert!(!model.finished().unwrap(), "the other rank never came");

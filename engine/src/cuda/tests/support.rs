@@ -10,7 +10,8 @@ use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{ModelId, PAGE_TOKENS, PageId, RowResult};
 
-use crate::cuda::{CudaModel, ModelSpec, RankContext};
+use crate::cuda::context::RankContext;
+use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::ranks::LaunchRecord;
 use crate::shard::Shard;
@@ -55,7 +56,8 @@ pub(super) fn options(open: &OpenModel, max_step_tokens: usize) -> ModelOptions 
         max_batch_rows: 12,
         max_step_tokens,
         kv_dtype: DType::Bf16,
-        real_vocab: open.config().vocab_size,
+        // The last two ids are padding.
+        real_vocab: open.config().vocab_size - 2,
         context_len: CONTEXT,
     }
 }
@@ -86,10 +88,11 @@ pub(super) struct TestRow<'a> {
     pub(super) sample: Option<SamplingParams>,
 }
 
-/// Pages `first ..`, enough for `tokens` tokens, in an order of no kind.
+/// Pages `first ..`, enough for `tokens` tokens, neighbours swapped and the whole turned round.
 pub(super) fn pages(first: u32, tokens: usize) -> Vec<PageId> {
     let count = tokens.div_ceil(PAGE_TOKENS) as u32;
-    (0..count).map(|i| PageId((first + (i * 7 + 3) % count.max(1)) % PAGES as u32)).collect()
+    let swapped = |i: u32| if i ^ 1 < count { i ^ 1 } else { i };
+    (0..count).rev().map(|i| PageId((first + swapped(i)) % PAGES as u32)).collect()
 }
 
 pub(super) fn greedy() -> Option<SamplingParams> {
@@ -128,7 +131,7 @@ pub(super) fn step_with(rows: &[TestRow<'_>], stops: &[u32], mask: bool) -> Box<
 
 /// Runs a step as the rank loop does, in `graph` or uncaptured.
 pub(super) fn run_in(model: &mut CudaModel, step: Box<Step>, graph: Option<u32>) -> Vec<RowResult> {
-    let record = LaunchRecord { seq: 1, graph, checksum: 0, step };
+    let record = LaunchRecord::new(1, graph, step, false);
     model.launch(&record, None).unwrap();
     while !model.finished().unwrap() {}
     let mut results = Vec::new();
