@@ -216,6 +216,32 @@ fn router_heads_score_on_the_first_part() {
     }
 }
 
+/// Two models over the same two ranks are one collective group: the scheduler runs one at a time, and plans with that.
+#[test]
+fn models_that_share_two_ranks_take_turns() {
+    let placements: [(&[usize], &[usize], f64); 4] = [
+        (&[0, 1], &[0, 1], 2.0),
+        (&[3, 1], &[0, 1, 2, 3], 2.0),
+        (&[0], &[0, 1], 1.0),
+        (&[0, 1], &[1, 2], 1.0),
+    ];
+    for (small, large, turns) in placements {
+        let engine = start(&config(small, large), &Registry::builtin());
+        // Only the large model runs, so that nothing is measured of one beside the other.
+        run_all(&engine, vec![request(0, &ids(1), 2, 4)]);
+        let models = loop {
+            let planner = engine.status.planner();
+            if !planner.models.is_empty() {
+                break planner.models.clone();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        };
+        let slower: Vec<f64> = models.iter().map(|model| model.slowdown).collect();
+        assert_eq!(slower, [turns, turns], "{small:?}/{large:?}");
+        stop(&engine);
+    }
+}
+
 #[test]
 fn the_plan_counts_every_part_and_names_the_devices() {
     let info = |small: &[usize], large: &[usize]| {
