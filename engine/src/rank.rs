@@ -15,7 +15,7 @@ use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::router::SignalSet;
 use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
 
-use crate::executor::{Executor, POLL_WAIT};
+use crate::executor::{Executor, POLL_WAIT, wake_on_time};
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
 use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
@@ -105,6 +105,7 @@ impl Running {
     }
 
     fn run(&mut self) {
+        wake_on_time();
         let mut idle_since = Instant::now();
         loop {
             let worked = self.turn();

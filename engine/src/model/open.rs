@@ -181,7 +181,8 @@ impl OpenModel {
     /// As [`Self::check_parts`]; and when the memory of the exchange cannot be had.
     pub fn seats(&self, options: &ModelOptions, parts: usize) -> Result<Vec<Seat>, LoadError> {
         self.check_parts(parts)?;
-        Seat::table(parts, self.deposit(options, parts)).map_err(|e| {
+        let values = if parts > 1 { self.deposit(options, parts) } else { 0 };
+        Seat::table(parts, values).map_err(|e| {
             let problem = format!("buffers for the exchange of {parts} parts cannot be had: {e}");
             LoadError::field(&self.dir, "devices", problem)
         })
@@ -235,6 +236,8 @@ impl OpenModel {
         let isa = Isa::detect().map_err(|e| refuse("cpu", e.to_string()))?;
         let workers = WorkerGroup::new("model", options.threads)
             .map_err(|e| refuse("threads", format!("{} threads cannot be started: {e}", options.threads)))?;
+        // The only part has nobody to wait for.
+        let seat = seat.filter(|seat| seat.shard().is_cut());
         let shard = seat.as_ref().map_or(Shard::WHOLE, Seat::shard);
         let stop = seat.as_ref().map(Seat::stop);
         let local = shard.local_config(&self.config);

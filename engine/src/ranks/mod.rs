@@ -5,6 +5,8 @@ mod device;
 mod executor;
 pub(crate) mod placement;
 mod record;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(crate) use device::RankDevice;

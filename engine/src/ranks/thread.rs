@@ -7,7 +7,7 @@ use tokenrouter_scheduler::ModelId;
 
 use super::device::RankDevice;
 use super::record::{LaunchRecord, RankDone};
-use crate::executor::{Notify, POLL_WAIT};
+use crate::executor::{Notify, POLL_WAIT, wake_on_time};
 
 /// What the lead asks of a rank.
 enum Order {
@@ -42,8 +42,8 @@ impl RankThread {
         events: flume::Sender<RankEvent>,
         wake_lead: Notify,
     ) -> std::io::Result<Self> {
-        // A launch and an abort for every model.
-        let (orders, inbox) = flume::bounded(2 * models.max(1));
+        // For every model a launch and an abort, and an abort that its last step did not wait for.
+        let (orders, inbox) = flume::bounded(4 * models.max(1));
         let thread = std::thread::Builder::new().name(format!("rank-{id}")).spawn(move || {
             let report = Report { place, events, wake_lead };
             RankLoop { device, inbox, report: &report, in_flight: 0 }.run();
@@ -124,6 +124,7 @@ struct RankLoop<'a> {
 impl RankLoop<'_> {
     /// Until the lead closes the queue of orders.
     fn run(&mut self) {
+        wake_on_time();
         let me = std::thread::current();
         self.device.wake_by(Arc::new(move || me.unpark()));
         loop {

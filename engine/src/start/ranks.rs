@@ -137,9 +137,6 @@ fn build_parts(
     pages: usize,
     devices: &[usize],
 ) -> Result<Vec<(usize, Model)>, LoadError> {
-    if let [device] = devices {
-        return Ok(vec![(*device, model.clone().build(options.clone(), pages)?)]);
-    }
     let options = ModelOptions { threads: (options.threads / devices.len()).max(1), ..options.clone() };
     let seats = model.seats(&options, devices.len())?;
     let part = |(device, seat): (&usize, _)| Ok((*device, model.build_part(options.clone(), pages, seat)?));
