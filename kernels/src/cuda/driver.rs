@@ -27,6 +27,8 @@ impl Device {
     /// # Errors
     /// [`CudaError::NoDriver`], [`CudaError::OldDriver`], or what the driver says.
     pub fn count() -> Result<usize, CudaError> {
+        #[cfg(feature = "cuda-sys")]
+        super::preflight::once()?;
         // SAFETY: opens libraries by name and closes them again.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);

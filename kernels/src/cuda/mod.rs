@@ -17,6 +17,8 @@ mod launch;
 mod load;
 mod nccl;
 mod pinned;
+#[cfg(feature = "cuda-sys")]
+mod preflight;
 mod ptr;
 mod table;
 
@@ -36,5 +38,7 @@ pub use launch::{AttnPlan, HEAD_DIMS, MANY_QUERIES, MAX_RANKS, MAX_TOP, STAT_TIL
 pub use load::Kernels;
 pub use nccl::{Communicator, NcclId};
 pub use pinned::{Pinned, copy_to_device_async, copy_to_host_async, zero_async};
+#[cfg(feature = "cuda-sys")]
+pub use preflight::{Preflight, PreflightDevice, preflight};
 pub use ptr::Ptr;
 pub use table::{KERNELS, KernelId, KernelInfo};
