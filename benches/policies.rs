@@ -9,8 +9,8 @@ use std::path::Path;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tokenrouter_engine::{
-    ClientEvent, Command, DType, EngineConfig, EngineHandle, EngineModel, EngineRequest, RouteConfig,
-    SamplingParams,
+    ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
+    RouteConfig, SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{CountTable, Handoff, Policy, RouteId, Thresholds};
@@ -21,6 +21,7 @@ fn start(policy: Policy) -> EngineHandle {
     let model = |name: &str, dir: &str| EngineModel {
         name: name.into(),
         dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo").join(dir),
+        devices: vec![0],
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
@@ -37,6 +38,7 @@ fn start(policy: Policy) -> EngineHandle {
         policy,
         handoff: Handoff::default(),
         planner: None,
+        device: DeviceKind::Cpu,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
         context_len: 0,

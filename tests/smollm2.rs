@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use support::engine::{request, route, run_all, start, stop};
 use support::{root, skip};
-use tokenrouter_engine::{DType, EngineConfig, EngineModel};
+use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{Handoff, Policy};
 use tokenrouter_server::text::{ChatOptions, TextModel};
@@ -37,12 +37,14 @@ fn greedy_ids_are_those_of_transformers() {
         models: vec![EngineModel {
             name: "smollm2".into(),
             dir,
+            devices: vec![0],
             threads: 2,
             max_batch_rows: 16,
             max_step_tokens: 128,
             heads: Vec::new(),
         }],
         routes: vec![route("smollm2", "single", "model", ParamValue::Int(0))],
+        device: DeviceKind::Cpu,
         budget_bytes: 1 << 30,
         kv_dtype: DType::F32,
         context_len: 2048,

@@ -4,9 +4,13 @@
 //! projection, residual add fused with the next norm, gate and up, SiLU times, down projection; at the
 //! end the residual add and norm of only those tokens whose logits are wanted, the output matrix, and
 //! the mask over padding ids.
+//!
+//! The same code runs a whole model and a part of one: a part has fewer heads and features, and meets the others where
+//! products over all features are summed (`o_proj`, `down_proj`) and where logits are gathered.
 
 use tokenrouter_kernels::cpu::{Reduce, StepTokens};
 
+use crate::comm::Stopped;
 use crate::config::ModelConfig;
 use crate::ops::{Ops, QkvLayer};
 use crate::weights::{Linear, ModelWeights};
@@ -44,17 +48,24 @@ pub struct Decoder<O: Ops> {
     logits: O::Buffer,
 }
 
-/// f32 values in all buffers of a [`Decoder`].
-pub fn buffer_values(config: &ModelConfig, limits: StepLimits) -> u64 {
+/// f32 values in all buffers of a [`Decoder`]; see [`Decoder::new`].
+pub fn buffer_values(config: &ModelConfig, limits: StepLimits, logit_cols: usize) -> u64 {
     let per_token =
         3 * config.hidden_size + 2 * config.q_width() + 2 * config.kv_width() + 2 * config.intermediate_size;
-    let per_logit_row = 3 * config.hidden_size + config.vocab_size;
+    let per_logit_row = 3 * config.hidden_size + logit_cols;
     limits.tokens as u64 * per_token as u64 + limits.logit_rows as u64 * per_logit_row as u64
 }
 
 impl<O: Ops> Decoder<O> {
-    /// Allocates the buffers.
-    pub fn new(ops: &O, config: &ModelConfig, weights: &ModelWeights, limits: StepLimits) -> Self {
+    /// Allocates the buffers. `config` and `weights` are of the part of the model; `logit_cols` is the whole vocabulary on
+    /// the part that samples, and 0 on the others.
+    pub fn new(
+        ops: &O,
+        config: &ModelConfig,
+        weights: &ModelWeights,
+        limits: StepLimits,
+        logit_cols: usize,
+    ) -> Self {
         let token = |width: usize| ops.buffer(limits.tokens * width);
         let last = |width: usize| ops.buffer(limits.logit_rows * width);
         Self {
@@ -72,7 +83,7 @@ impl<O: Ops> Decoder<O> {
             last_residual: last(config.hidden_size),
             last_delta: last(config.hidden_size),
             hidden: last(config.hidden_size),
-            logits: last(config.vocab_size),
+            logits: last(logit_cols),
         }
     }
 
@@ -110,7 +121,10 @@ impl<O: Ops> Decoder<O> {
         &self.normed
     }
 
-    /// One step: feeds `ids`, leaves the logits of `logit_tokens` (indices into `ids`).
+    /// One step: feeds `ids`, leaves the logits of `logit_tokens` (indices into `ids`) on the part that samples.
+    ///
+    /// # Errors
+    /// [`Stopped`] when another part of the model has failed.
     pub fn forward(
         &mut self,
         ops: &mut O,
@@ -119,7 +133,7 @@ impl<O: Ops> Decoder<O> {
         ids: &[u32],
         step: &StepTokens<'_>,
         logit_tokens: &[u32],
-    ) {
+    ) -> Result<(), Stopped> {
         let (tokens, eps, hidden) = (ids.len(), config.rms_norm_eps, config.hidden_size);
         ops.embed(&weights.embed, ids, &mut self.residual);
         for (index, layer) in weights.layers.iter().enumerate() {
@@ -141,7 +155,7 @@ impl<O: Ops> Decoder<O> {
             let qkv = QkvLayer { layer: index, qk_norm: layer.qk_norm.as_ref(), eps };
             ops.qk_norm_rope_kv(step, qkv, &mut self.q, &mut self.k, &self.v);
             ops.attention(step, index, &self.q, &mut self.attended);
-            ops.linear(tokens, &self.attended, &layer.o_proj, Reduce::Segments4, &mut self.delta);
+            ops.linear_joined(tokens, &self.attended, &layer.o_proj, &mut self.delta)?;
             ops.add_rms_norm(
                 tokens,
                 &mut self.residual,
@@ -153,11 +167,11 @@ impl<O: Ops> Decoder<O> {
             ops.linear(tokens, &self.normed, &layer.gate_proj, Reduce::Whole, &mut self.gate);
             ops.linear(tokens, &self.normed, &layer.up_proj, Reduce::Whole, &mut self.up);
             ops.silu_mul(tokens, config.intermediate_size, &mut self.gate, &self.up);
-            ops.linear(tokens, &self.gate, &layer.down_proj, Reduce::Segments4, &mut self.delta);
+            ops.linear_joined(tokens, &self.gate, &layer.down_proj, &mut self.delta)?;
         }
         let rows = logit_tokens.len();
         if rows == 0 {
-            return;
+            return Ok(());
         }
         ops.gather(hidden, &self.residual, logit_tokens, &mut self.last_residual);
         ops.gather(hidden, &self.delta, logit_tokens, &mut self.last_delta);
@@ -169,7 +183,6 @@ impl<O: Ops> Decoder<O> {
             eps,
             &mut self.hidden,
         );
-        ops.linear(rows, &self.hidden, &self.lm_head, Reduce::Whole, &mut self.logits);
-        ops.mask_padding(rows, &mut self.logits);
+        ops.logits(rows, &self.hidden, &self.lm_head, &mut self.logits)
     }
 }

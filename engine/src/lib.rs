@@ -5,7 +5,10 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 pub mod budget;
+pub mod comm;
 pub mod config;
+#[cfg(feature = "cuda-host")]
+mod cuda;
 pub mod decoder;
 pub mod device;
 pub mod error;
@@ -13,6 +16,7 @@ pub mod executor;
 pub mod heads;
 pub mod model;
 pub mod ops;
+pub mod shard;
 pub mod step;
 pub mod weights;
 
@@ -23,6 +27,9 @@ mod ranks;
 mod start;
 pub mod status;
 
+#[cfg(feature = "cuda-host")]
+pub use cuda::{CudaStartError, DeviceTooSmall};
+pub use device::{CudaOptions, DeviceKind, check_devices};
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,

@@ -7,6 +7,7 @@ pub mod cpu;
 
 use tokenrouter_kernels::cpu::{Reduce, StepTokens};
 
+use crate::comm::Stopped;
 use crate::weights::{Linear, Norm, Tensor};
 
 /// Per-head norm, rotation and cache write of one layer: its place and its weights.
@@ -58,6 +59,32 @@ pub trait Ops {
         out: &mut Self::Buffer,
     );
 
+    /// `out = x * weight^T + bias` where each part of the model holds some of the inputs (`o_proj`, `down_proj`): the
+    /// products of all parts, summed in one fixed order, and the bias once. Every part gets the sum.
+    ///
+    /// # Errors
+    /// [`Stopped`] when another part of the model has failed.
+    fn linear_joined(
+        &mut self,
+        rows: usize,
+        x: &Self::Buffer,
+        layer: &Linear,
+        out: &mut Self::Buffer,
+    ) -> Result<(), Stopped>;
+
+    /// The logits `[rows, vocab]` of hidden states, those of ids that no tokenizer produces at minus infinity. `lm_head` has
+    /// the rows of this part of the model. The part that samples gets all logits, the others none.
+    ///
+    /// # Errors
+    /// [`Stopped`] when another part of the model has failed.
+    fn logits(
+        &mut self,
+        rows: usize,
+        x: &Self::Buffer,
+        lm_head: &Linear,
+        out: &mut Self::Buffer,
+    ) -> Result<(), Stopped>;
+
     /// Normalises queries and keys per head, rotates them, and writes keys and values to the cache.
     fn qk_norm_rope_kv(
         &mut self,
@@ -76,9 +103,6 @@ pub trait Ops {
 
     /// `out[i] = x[index[i]]`, rows of `cols`.
     fn gather(&mut self, cols: usize, x: &Self::Buffer, index: &[u32], out: &mut Self::Buffer);
-
-    /// Sets the logits of ids that no tokenizer produces to minus infinity.
-    fn mask_padding(&mut self, rows: usize, logits: &mut Self::Buffer);
 
     // What learned router heads need besides.
 

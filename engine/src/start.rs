@@ -1,4 +1,6 @@
-//! From a configuration to a running engine: open every model, plan memory once, build, start the rank loop.
+//! From a configuration to a running engine: open every model, plan memory once, build, start the rank loops.
+
+mod ranks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,20 +11,23 @@ use std::thread::Thread;
 use tokenrouter_kernels::DType;
 use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet};
 use tokenrouter_scheduler::{
-    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, PlanJob, PlannerConfig,
-    Policy,
+    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, PAGE_TOKENS, PlanJob,
+    PlannerConfig, Policy,
 };
 
-use crate::budget::{self, BudgetError};
+use crate::budget::BudgetError;
+#[cfg(feature = "cuda-host")]
+use crate::cuda::CudaStartError;
+use crate::device::DeviceKind;
 use crate::error::LoadError;
-use crate::executor::CpuExecutor;
+use crate::executor::RankExecutor;
 use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
 use crate::heads::HeadInfo;
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::planner::Planner;
 use crate::rank::RankLoop;
+use crate::ranks::Placed;
 use crate::status::EngineStatus;
-use crate::step::StepLimits;
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
 const COMMAND_QUEUE: usize = 1024;
@@ -39,12 +44,14 @@ pub struct EngineModel {
     pub name: String,
     /// Folder of the checkpoint.
     pub dir: PathBuf,
-    /// Threads of its worker group; 0 divides the cores evenly over the models.
+    /// Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores evenly over the models.
     pub threads: usize,
     /// Most rows in one step.
     pub max_batch_rows: usize,
     /// Most fed tokens in one step.
     pub max_step_tokens: usize,
+    /// The devices that hold it, one part each; `[0]` is the whole model on the first device.
+    pub devices: Vec<usize>,
     /// Folders of its router heads, at most [`MAX_HEADS`](tokenrouter_scheduler::MAX_HEADS); the index is the head's.
     pub heads: Vec<PathBuf>,
 }
@@ -67,7 +74,9 @@ pub struct EngineConfig {
     pub models: Vec<EngineModel>,
     /// The routes; the index is the `RouteId`.
     pub routes: Vec<RouteConfig>,
-    /// Bytes for weights, buffers and KV caches together.
+    /// What the models run on.
+    pub device: DeviceKind,
+    /// Bytes for weights, buffers and KV caches together, on the CPU.
     pub budget_bytes: u64,
     /// Type of the KV cache.
     pub kv_dtype: DType,
@@ -103,8 +112,20 @@ pub enum EngineError {
         /// What is wrong.
         error: LoadError,
     },
+    /// A model is placed where it cannot be.
+    Placement {
+        /// The model's name.
+        model: String,
+        /// The value and what would be right.
+        problem: String,
+    },
+    /// The device cannot be used here.
+    Device(String),
     /// The models do not fit.
     Budget(BudgetError),
+    /// The GPUs refused something, or do not hold the models.
+    #[cfg(feature = "cuda-host")]
+    Cuda(CudaStartError),
     /// A router could not be made.
     Router(RouterError),
     /// A router reads the score of a head that its entry model does not have.
@@ -132,7 +153,11 @@ impl std::fmt::Display for EngineError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             EngineError::Load { model, error } => write!(f, "model \"{model}\": {error}"),
+            EngineError::Placement { model, problem } => write!(f, "model \"{model}\": {problem}"),
+            EngineError::Device(why) => f.write_str(why),
             EngineError::Budget(e) => e.fmt(f),
+            #[cfg(feature = "cuda-host")]
+            EngineError::Cuda(e) => e.fmt(f),
             EngineError::Router(e) => e.fmt(f),
             EngineError::NoHead { route, router, head, model, has } => write!(
                 f,
@@ -158,16 +183,20 @@ pub fn start(
     registry: &Registry,
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<EngineHandle, EngineError> {
+    config.device.check().map_err(EngineError::Device)?;
     let open = open_models(config)?;
+    let placement = ranks::place(config, &open)?;
     let options: Vec<ModelOptions> = model_options(config, &open);
-    let plan = plan_memory(config, &open, &options)?;
     let routes = build_routes(config, registry, &open)?;
     check_heads(config, &open, &routes)?;
-    let info = engine_info(config, &open, &options, &plan, &routes);
+    // The caches come before the scheduler: a budget that the machine does not have is refused by the one large
+    // allocation, before a table of its pages is made.
+    let built = ranks::build_ranks(config, &placement, &open, &options)?;
+    let info = engine_info(config, &open, &options, (built.pages, built.plan_table), &routes);
 
     let status = Arc::new(EngineStatus::default());
-    status.pages_total.store(plan.pages as u64, Relaxed);
-    status.pages_free.store(plan.pages as u64, Relaxed);
+    status.pages_total.store(built.pages as u64, Relaxed);
+    status.pages_free.store(built.pages as u64, Relaxed);
     let rank_thread = Arc::new(OnceLock::<Thread>::new());
     let unpark = {
         let rank_thread = rank_thread.clone();
@@ -177,11 +206,14 @@ pub fn start(
             }
         }
     };
-    // The caches come first: a budget that the machine does not have is refused by the one large allocation, before
-    // the scheduler makes a table of its pages.
-    let models = build_models(config, open, options, plan.pages)?;
-    let core = Core::new(core_config(config, &info, plan.pages), routes).map_err(EngineError::Config)?;
-    let executor = CpuExecutor::start(models, Arc::new(unpark.clone())).map_err(EngineError::Thread)?;
+    let core = Core::new(core_config(config, &info, built.pages), routes)
+        .map_err(EngineError::Config)?
+        .exclusive(&placement.exclusive());
+    let placed = built.graph_keys.into_iter().zip(&options).enumerate().map(|(model, (graph, options))| {
+        Placed { devices: placement.devices(model).to_vec(), graph, limits: ranks::step_limits(options) }
+    });
+    let executor = RankExecutor::start(built.ranks, placed.collect(), Arc::new(unpark.clone()))
+        .map_err(EngineError::Thread)?;
     let planner = match config.planner {
         // One model has nothing to plan.
         Some(_) if config.models.len() > 1 => {
@@ -247,30 +279,16 @@ fn model_options(config: &EngineConfig, open: &[OpenModel]) -> Vec<ModelOptions>
     config.models.iter().map(options).collect()
 }
 
-fn plan_memory(
-    config: &EngineConfig,
-    open: &[OpenModel],
-    options: &[ModelOptions],
-) -> Result<budget::JointPlan, EngineError> {
-    let demands: Vec<_> = config
-        .models
-        .iter()
-        .zip(open)
-        .zip(options)
-        .map(|((named, model), options)| model.demand(&named.name, options))
-        .collect();
-    budget::plan(&demands, config.budget_bytes).map_err(EngineError::Budget)
-}
-
 fn engine_info(
     config: &EngineConfig,
     open: &[OpenModel],
     options: &[ModelOptions],
-    plan: &budget::JointPlan,
+    (pages, plan_table): (usize, String),
     routes: &[Box<dyn Router>],
 ) -> EngineInfo {
+    let capacity_tokens = pages * PAGE_TOKENS;
     // A request's whole lifetime must fit the cache, so more than that is no context to offer.
-    let context_len = options.first().map_or(0, |o| o.context_len).min(plan.tokens);
+    let context_len = options.first().map_or(0, |o| o.context_len).min(capacity_tokens);
     let models: Vec<ModelInfo> = config
         .models
         .iter()
@@ -297,8 +315,8 @@ fn engine_info(
             .collect(),
         context_len,
         eos_ids,
-        capacity_tokens: plan.tokens,
-        plan_table: plan.to_string(),
+        capacity_tokens,
+        plan_table,
         policy: config.policy.clone(),
         handoff: config.handoff,
         planner: config.planner,
@@ -379,24 +397,4 @@ fn core_config(config: &EngineConfig, info: &EngineInfo, pages: usize) -> CoreCo
         planner: config.planner,
         handoff: config.handoff,
     }
-}
-
-fn build_models(
-    config: &EngineConfig,
-    open: Vec<OpenModel>,
-    options: Vec<ModelOptions>,
-    pages: usize,
-) -> Result<Vec<(Model, StepLimits)>, EngineError> {
-    let build = |((named, model), options): ((&EngineModel, OpenModel), ModelOptions)| {
-        let limits = StepLimits {
-            rows: options.max_batch_rows,
-            tokens: options.max_step_tokens,
-            context_len: options.context_len,
-        };
-        let model = model
-            .build(options, pages)
-            .map_err(|error| EngineError::Load { model: named.name.clone(), error })?;
-        Ok((model, limits))
-    };
-    config.models.iter().zip(open).zip(options).map(build).collect()
 }

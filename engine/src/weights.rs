@@ -18,6 +18,7 @@
 mod files;
 mod layout;
 mod map;
+mod slice;
 
 use std::path::Path;
 

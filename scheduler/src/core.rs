@@ -1,5 +1,6 @@
 //! The state machine: requests, subservers and pages, and every way they change.
 
+mod apart;
 mod audit;
 mod complete;
 mod decide;
@@ -93,6 +94,8 @@ pub struct Core {
     inputs: PolicyInputs,
     /// The online planner, if one is configured.
     pilot: Option<Box<Pilot>>,
+    /// Per model: those that never run beside it.
+    apart: [ModelSet; MAX_MODELS],
     /// Admitted requests that may visit more than one model.
     routed: usize,
     /// Something has changed since the last decision.
@@ -149,6 +152,7 @@ impl Core {
             overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
             pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
+            apart: [ModelSet::EMPTY; MAX_MODELS],
             routed: 0,
             epoch: false,
             views: vec![ModelView::default(); config.models.len()],
@@ -249,11 +253,14 @@ impl Core {
         self.epoch = false;
         let mut views = std::mem::take(&mut self.views);
         let policy = self.policy();
-        let predicts = policy.predicts();
-        views.iter_mut().zip(&self.subservers).for_each(|(view, sub)| self.view(sub, now, predicts, view));
+        let (predicts, busy) = (policy.predicts(), self.busy());
+        for (view, sub) in views.iter_mut().zip(&self.subservers) {
+            self.view(sub, now, predicts, view);
+            view.blocked = self.is_blocked(sub.model, busy);
+        }
         let decision = decide(policy, &views);
         self.views = views;
-        let mut launched = self.form_all(decision.launch, now);
+        let mut launched = self.form_all(self.one_of_each(decision), now);
         if launched.is_empty() && !self.subservers.iter().any(Subserver::is_busy) {
             // Those the policy chose lack pages. The first in order does not: it takes them from the others.
             launched = self.form_all(ModelSet::first(self.subservers.len()), now);
@@ -267,6 +274,9 @@ impl Core {
     fn form_all(&mut self, models: ModelSet, now: Nanos) -> ModelSet {
         let mut launched = ModelSet::EMPTY;
         for model in models.iter().rev() {
+            if self.is_blocked(model, launched) {
+                continue;
+            }
             if self.form(model, now) {
                 launched.insert(model);
             } else {
@@ -319,7 +329,10 @@ impl Core {
     }
 
     fn note_stalls(&mut self, now: Nanos) {
-        self.subservers.iter_mut().for_each(|sub| sub.note_stall(now));
+        let busy = self.busy();
+        for (sub, apart) in self.subservers.iter_mut().zip(&self.apart) {
+            sub.note_stall(now, !apart.intersection(busy).is_empty());
+        }
     }
 
     /// The batch a model has in flight.

@@ -22,7 +22,7 @@ pub(crate) struct Subserver {
     pub(crate) pending: usize,
     /// Batches launched.
     pub(crate) launches: u64,
-    /// Since when it is idle with a ready request.
+    /// Since when it is idle with a ready request, and no model that excludes it runs.
     pub(crate) stalled_since: Option<Nanos>,
 }
 
@@ -105,9 +105,9 @@ impl Subserver {
         }
     }
 
-    /// Keeps `stalled_since` true to the queue and the batch.
-    pub(crate) fn note_stall(&mut self, now: Nanos) {
-        if self.in_flight || self.queue.is_empty() {
+    /// Keeps `stalled_since` true to the queue, the batch, and whether a model that excludes this one runs.
+    pub(crate) fn note_stall(&mut self, now: Nanos, blocked: bool) {
+        if self.in_flight || self.queue.is_empty() || blocked {
             self.stalled_since = None;
         } else {
             self.stalled_since.get_or_insert(now);

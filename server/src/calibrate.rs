@@ -15,7 +15,7 @@ use tokenrouter_scheduler::router::{Gauge, Registry, calibrate};
 use tokenrouter_scheduler::{RouteId, Threshold};
 
 use crate::cli::tell;
-use crate::config::{Config, RouterSection};
+use crate::config::{Config, DeviceName, RouterSection};
 use crate::deploy;
 use crate::eval::{How, Progress, Setting, SettingArgs, decimal, drive, large_share, prepare, stop};
 use crate::paint::emit;
@@ -56,14 +56,15 @@ struct Found {
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub fn run(args: &CalibrateArgs, registry: &Registry) -> Result<(), String> {
+pub fn run(args: &CalibrateArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     if !(0.0..=1.0).contains(&args.share) {
         return Err(format!("--share is {}; a number from 0 to 1 is needed", args.share));
     }
     if args.tolerance.is_nan() || args.tolerance < 0.0 {
         return Err(format!("--tolerance is {}; it must be 0 or more", args.tolerance));
     }
-    let setting = args.setting.load()?;
+    let mut setting = args.setting.load()?;
+    setting.config.on_device(device)?;
     let found = find(args, &setting, registry)?;
     let problems = setting.problems.len();
     let off = (found.reached - args.share).abs() > args.tolerance;

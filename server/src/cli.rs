@@ -9,16 +9,16 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
-use crate::config::Config;
+use crate::config::{Config, DeviceName};
 use crate::{calibrate, convert, demo, eval, generate, plan, serve, simulate};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
 #[command(name = "tokenrouter", version, long_version = LONG_VERSION.as_str(), about, propagate_version = true)]
 struct Cli {
-    /// Where models run.
-    #[arg(long, global = true, value_enum, default_value_t = DeviceKind::Cpu)]
-    device: DeviceKind,
+    /// Where models run; wins over the file's `device`.
+    #[arg(long, global = true, value_enum)]
+    device: Option<DeviceName>,
     #[command(subcommand)]
     command: CliCommand,
 }
@@ -26,15 +26,6 @@ struct Cli {
 /// The version, and what the build script compiled.
 static LONG_VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{}\nbuild: {}", env!("CARGO_PKG_VERSION"), tokenrouter_engine::BUILD_REPORT));
-
-/// Kinds of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DeviceKind {
-    /// The processor.
-    Cpu,
-    /// NVIDIA GPUs.
-    Cuda,
-}
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
@@ -122,11 +113,7 @@ pub struct GenerateArgs {
 pub fn run(registry: &Registry) -> ExitCode {
     let cli = Cli::parse();
     init_logging();
-    let outcome = match cli.device {
-        DeviceKind::Cpu => run_command(cli.command, registry),
-        DeviceKind::Cuda => tokenrouter_engine::device::open_cuda(),
-    };
-    match outcome {
+    match run_command(cli.command, cli.device, registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             tell(&format!("tokenrouter: {problem}"));
@@ -135,13 +122,14 @@ pub fn run(registry: &Registry) -> ExitCode {
     }
 }
 
-fn run_command(command: CliCommand, registry: &Registry) -> Result<(), String> {
+fn run_command(command: CliCommand, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     match command {
-        CliCommand::Demo(args) => demo::run(&args, registry),
-        CliCommand::Serve(args) => serve_file(&args, registry),
-        CliCommand::Generate(args) => generate::run(&args, registry),
-        CliCommand::Eval(args) => eval::run(&args, registry),
-        CliCommand::Calibrate(args) => calibrate::run(&args, registry),
+        CliCommand::Demo(args) => demo::run(&args, device, registry),
+        CliCommand::Serve(args) => serve_file(&args, device, registry),
+        CliCommand::Generate(args) => generate::run(&args, device, registry),
+        CliCommand::Eval(args) => eval::run(&args, device, registry),
+        CliCommand::Calibrate(args) => calibrate::run(&args, device, registry),
+        // These run no model.
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),
         CliCommand::ConvertRouter(args) => convert::run(&args),
@@ -153,8 +141,9 @@ pub(crate) fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-fn serve_file(args: &ServeArgs, registry: &Registry) -> Result<(), String> {
+fn serve_file(args: &ServeArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let mut config = Config::load(&args.config).map_err(|e| e.to_string())?;
+    config.on_device(device)?;
     config.server.http = args.http.unwrap_or(config.server.http);
     config.server.tcp = args.tcp.or(config.server.tcp);
     serve::Started::new(&config, registry)?.announce().run()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokenrouter_scheduler::router::{HeadKind, Registry};
 
 use crate::cli::DemoArgs;
-use crate::config::Config;
+use crate::config::{Config, DeviceName};
 use crate::paint::{Painter, emit};
 use crate::serve::Started;
 
@@ -42,8 +42,9 @@ served_model_name = "demo"
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub fn run(args: &DemoArgs, registry: &Registry) -> Result<(), String> {
+pub fn run(args: &DemoArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let mut config = config(args.models.as_deref())?;
+    config.on_device(device)?;
     config.server.http = args.http;
     config.server.tcp = Some(args.tcp);
     let started = Started::new(&config, registry)?.announce();

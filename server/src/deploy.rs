@@ -5,12 +5,12 @@ mod routes;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{DType, EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
+use tokenrouter_engine::{EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
 use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::Config;
+use crate::config::{Config, DeviceName};
 use crate::text::{TextModel, check_pair};
 
 /// A started deployment without sockets.
@@ -83,13 +83,15 @@ fn served_route(route: &RouteInfo, models: &[ModelInfo]) -> ServedRoute {
     }
 }
 
-/// Changes with the version, the models, the routers and their parameters, and the type of the cache: with anything
+/// Changes with the version, the models, the device, the routers and their parameters, and the type of the cache: with anything
 /// by which equal requests may be answered differently. A model's path stands for its weights, which are not read here.
 fn fingerprint(config: &Config, text: &TextModel) -> String {
     let mut hasher = DefaultHasher::new();
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
     text.fingerprint().hash(&mut hasher);
-    config.budget.kv_dtype.hash(&mut hasher);
+    config.kv_dtype().map(|dtype| format!("{dtype:?}")).hash(&mut hasher);
+    let on_gpu = config.device == DeviceName::Cuda;
+    on_gpu.hash(&mut hasher);
     for routed in config.routed() {
         (routed.served, routed.router, routed.file).hash(&mut hasher);
         for (key, value) in routed.params {
@@ -97,7 +99,9 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
         }
     }
     for model in &config.models {
-        (&model.name, &model.path).hash(&mut hasher);
+        // On the CPU the parts of a model give the same bits as the whole.
+        let parts = if on_gpu { model.devices.len() } else { 1 };
+        (&model.name, &model.path, parts).hash(&mut hasher);
     }
     format!("fp_{:016x}", hasher.finish())
 }
@@ -124,6 +128,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         .map(|(index, m)| EngineModel {
             name: m.name.clone(),
             dir: m.path.clone(),
+            devices: m.devices.clone(),
             threads: m.threads,
             max_batch_rows: m.max_batch,
             max_step_tokens: m.max_step_tokens,
@@ -134,12 +139,9 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
     Ok(EngineConfig {
         models,
         routes,
+        device: config.device_kind()?,
         budget_bytes: config.budget_bytes()?,
-        kv_dtype: match config.budget.kv_dtype.as_str() {
-            "f32" => DType::F32,
-            "bf16" => DType::Bf16,
-            _ => DType::F16,
-        },
+        kv_dtype: config.kv_dtype()?,
         context_len: config.budget.max_model_len,
         prefix_cache: config.budget.prefix_cache,
         reserve_pages: config.budget.reserve_pages,

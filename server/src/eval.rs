@@ -26,6 +26,7 @@ pub(crate) use row::large_share;
 pub(crate) use setting::Setting;
 pub use setting::SettingArgs;
 
+use crate::config::DeviceName;
 use crate::deploy::{self, Deployment};
 use crate::paint::emit;
 use problems::Problem;
@@ -69,9 +70,10 @@ pub struct EvalArgs {
 ///
 /// # Errors
 /// One line that names the flag, file or key at fault.
-pub fn run(args: &EvalArgs, registry: &Registry) -> Result<(), String> {
+pub fn run(args: &EvalArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let mut sweep = Sweep::parse(&args.routers, &args.thresholds, &args.shares)?;
     let mut setting = args.setting.load()?;
+    setting.config.on_device(device)?;
     let quality = Quality::choose(args.quality, &setting.problems)?;
     if quality == Quality::Agreement {
         if args.check.is_some() {

@@ -8,7 +8,7 @@ use tokenrouter_scheduler::router::Registry;
 use tokenrouter_scheduler::{FinishReason, RouteId, Threshold, Usage};
 
 use crate::cli::GenerateArgs;
-use crate::config::Config;
+use crate::config::{Config, DeviceName};
 use crate::demo;
 use crate::deploy::{self, Deployment};
 use crate::paint::{Painter, emit};
@@ -20,11 +20,12 @@ const CLIENT: u64 = 1;
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub fn run(args: &GenerateArgs, registry: &Registry) -> Result<(), String> {
-    let config = match &args.config {
+pub fn run(args: &GenerateArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
+    let mut config = match &args.config {
         Some(path) => Config::load(path).map_err(|e| e.to_string())?,
         None => demo::config(None)?,
     };
+    config.on_device(device)?;
     let deployment = deploy::start(&config, registry, Box::new(|| ()))?;
     let request = build_request(args, &deployment)?;
     deployment.engine.send(Command::Submit(Box::new(request))).map_err(|_| "the engine has ended")?;

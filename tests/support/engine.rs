@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tokenrouter_engine::{
-    ClientEvent, Command, DType, EngineConfig, EngineHandle, EngineModel, EngineRequest, RouteConfig,
-    SamplingParams,
+    ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
+    RouteConfig, SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -16,6 +16,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
     let model = |name: &str, dir: &str| EngineModel {
         name: name.into(),
         dir: root().join("models/demo").join(dir),
+        devices: vec![0],
         threads: 1,
         max_batch_rows: 32,
         max_step_tokens: 256,
@@ -24,6 +25,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
     EngineConfig {
         models: vec![model("small", "slm"), model("large", "llm")],
         routes,
+        device: DeviceKind::Cpu,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
         context_len: 0,

@@ -1,89 +1,165 @@
-//! The CPU device: one thread per model, each with its own worker group.
+//! The CPU as a rank: one thread per model, each with its own worker group.
+//!
+//! There may be several such ranks in a process, so that models of several parts run as they do on GPUs; their parts meet
+//! at an in-process exchange (`comm.rs`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
-use tokenrouter_kernels::signals::signals;
-use tokenrouter_scheduler::{MAX_HEADS, ModelId, RowFault, RowResult, Signals};
+use tokenrouter_scheduler::ModelId;
 
-use super::Executor;
-use crate::heads::PromptEnd;
+use super::step::{Scratch, run_step};
+use super::{Notify, RankExecutor};
+use crate::comm::Stop;
 use crate::model::Model;
-use crate::step::{SampleSpec, Step, StepLimits};
+use crate::ranks::{LaunchRecord, Placed, Rank, RankDevice, RankDone};
+use crate::step::StepLimits;
 
-/// Wakes the rank loop; called by a model thread when a step has finished.
-pub type Notify = std::sync::Arc<dyn Fn() + Send + Sync>;
-
-struct Lane {
-    steps: Option<flume::Sender<Box<Step>>>,
-    spare: Option<Box<Step>>,
-    thread: Option<JoinHandle<()>>,
+/// A model for the CPU: whole, or its parts in order.
+pub struct CpuModel {
+    /// The ranks and what each holds.
+    pub parts: Vec<(usize, Model)>,
+    /// The largest step.
+    pub limits: StepLimits,
 }
 
-/// Runs every model on a thread of its own.
-pub struct CpuExecutor {
-    lanes: Vec<Lane>,
-    finished_in: flume::Sender<Box<Step>>,
-    finished: flume::Receiver<Box<Step>>,
-}
-
-impl CpuExecutor {
-    /// Starts a thread per model; the index of a model is its `ModelId`.
+impl RankExecutor {
+    /// An executor on CPU ranks, one for every number that a part names; the index of a model is its `ModelId`. `wake`
+    /// wakes the loop that drives it.
     ///
     /// # Errors
     /// When the operating system refuses a thread.
-    pub fn start(models: Vec<(Model, StepLimits)>, notify: Notify) -> std::io::Result<Self> {
+    ///
+    /// # Panics
+    /// When there is no model, or one without parts.
+    pub fn cpu(models: Vec<CpuModel>, wake: Notify) -> std::io::Result<Self> {
+        let placed = |model: &CpuModel| Placed {
+            devices: model.parts.iter().map(|(rank, _)| *rank).collect(),
+            graph: Box::new(|_| None),
+            limits: model.limits,
+        };
+        let placed = models.iter().map(placed).collect();
+        Self::start(CpuRank::all(models)?, placed, wake)
+    }
+}
+
+/// One CPU rank with its parts of models.
+pub(crate) struct CpuRank {
+    id: usize,
+    /// One per model, `None` where it holds no part.
+    lanes: Vec<Option<Lane>>,
+    ended: flume::Receiver<RankDone>,
+    ended_in: flume::Sender<RankDone>,
+    wake: Arc<OnceLock<Notify>>,
+}
+
+struct Lane {
+    /// Taken only by `drop`.
+    records: Option<flume::Sender<Arc<LaunchRecord>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Ends the waits for the other parts.
+    stop: Option<Stop>,
+    /// The record that runs.
+    running: Option<u64>,
+}
+
+impl CpuRank {
+    /// The ranks that `models` name, in ascending order, their threads started.
+    pub(crate) fn all(models: Vec<CpuModel>) -> std::io::Result<Vec<Rank>> {
+        let mut ids: Vec<usize> = models.iter().flat_map(|m| m.parts.iter().map(|(rank, _)| *rank)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut ranks: Vec<Self> = ids.into_iter().map(|id| Self::new(id, models.len())).collect();
+        for (index, model) in models.into_iter().enumerate() {
+            for (id, part) in model.parts {
+                if let Some(rank) = ranks.iter_mut().find(|rank| rank.id == id) {
+                    rank.hold(index, part)?;
+                }
+            }
+        }
+        Ok(ranks.into_iter().map(|rank| Rank { id: rank.id, device: Box::new(rank) }).collect())
+    }
+
+    fn new(id: usize, models: usize) -> Self {
         // Room for every model's one step twice over: sending never blocks.
-        let (finished_in, finished) = flume::bounded(models.len().max(1) * 2);
-        let mut lanes = Vec::with_capacity(models.len());
-        for (index, (model, limits)) in models.into_iter().enumerate() {
-            let (steps, inbox) = flume::bounded::<Box<Step>>(1);
-            let done = finished_in.clone();
-            let notify = notify.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("model-{index}"))
-                .spawn(move || run_lane(model, &inbox, &done, &*notify))?;
-            let spare = Some(Box::new(Step::new(limits)));
-            lanes.push(Lane { steps: Some(steps), spare, thread: Some(thread) });
+        let (ended_in, ended) = flume::bounded(models.max(1) * 2);
+        let lanes = (0..models).map(|_| None).collect();
+        Self { id, lanes, ended, ended_in, wake: Arc::default() }
+    }
+
+    /// Starts the thread of a model's part.
+    fn hold(&mut self, index: usize, model: Model) -> std::io::Result<()> {
+        let (records, inbox) = flume::bounded::<Arc<LaunchRecord>>(1);
+        let (ended, wake, stop) = (self.ended_in.clone(), self.wake.clone(), model.stop());
+        let thread = std::thread::Builder::new()
+            .name(format!("model-{index}"))
+            .spawn(move || run_lane(model, &inbox, &ended, &wake))?;
+        self.lanes[index] = Some(Lane { records: Some(records), thread: Some(thread), stop, running: None });
+        Ok(())
+    }
+
+    fn refuse(&self, record: Arc<LaunchRecord>, why: String) {
+        let _ = self.ended_in.send(RankDone { record, results: Vec::new(), failure: Some(why) });
+        if let Some(wake) = self.wake.get() {
+            wake();
         }
-        Ok(CpuExecutor { lanes, finished_in, finished })
     }
 }
 
-impl Executor for CpuExecutor {
-    fn buffers(&mut self, model: ModelId) -> Box<Step> {
-        let lane = &mut self.lanes[usize::from(model.0)];
-        lane.spare.take().expect("one step per model in flight: its buffers are here")
-    }
-
-    fn launch(&mut self, step: Box<Step>) {
-        let lane = &self.lanes[usize::from(step.model.0)];
-        let Some(steps) = &lane.steps else { return };
-        if let Err(error) = steps.send(step) {
+impl RankDevice for CpuRank {
+    fn launch(&mut self, record: Arc<LaunchRecord>) {
+        let model = record.model();
+        let Some(lane) = self.lanes.get_mut(model.index()).and_then(Option::as_mut) else {
+            return self.refuse(record, format!("holds no part of {model}"));
+        };
+        let Some(records) = &lane.records else { return };
+        lane.running = Some(record.seq);
+        if let Err(error) = records.send(record) {
             // The thread is gone: only a panic outside `catch_unwind` can do that.
-            let mut step = error.into_inner();
-            step.failure = Some(format!("model {} has no thread any more", step.model.0));
-            let _ = self.finished_in.send(step);
+            self.refuse(error.into_inner(), format!("{model} has no thread any more"));
         }
     }
 
-    fn poll(&mut self) -> Option<Box<Step>> {
-        self.finished.try_recv().ok()
+    fn poll(&mut self) -> Option<RankDone> {
+        let done = self.ended.try_recv().ok()?;
+        if let Some(Some(lane)) = self.lanes.get_mut(done.record.model().index()) {
+            lane.running = None;
+        }
+        Some(done)
     }
 
-    fn recycle(&mut self, step: Box<Step>) {
-        let lane = usize::from(step.model.0);
-        self.lanes[lane].spare = Some(step);
+    fn abort(&mut self, model: ModelId, _why: &str) {
+        let Some(Some(lane)) = self.lanes.get(model.index()) else { return };
+        if let (Some(stop), Some(step)) = (&lane.stop, lane.running) {
+            stop.step(step);
+        }
+    }
+
+    fn polled(&self) -> bool {
+        false
+    }
+
+    fn name(&self) -> String {
+        format!("CPU rank {}", self.id)
+    }
+
+    fn wake_by(&mut self, notify: Notify) {
+        // Said once; a second one would be a fault of ours, and the first stays.
+        let _ = self.wake.set(notify);
     }
 }
 
-impl Drop for CpuExecutor {
+impl Drop for CpuRank {
     fn drop(&mut self) {
-        for lane in &mut self.lanes {
-            lane.steps = None;
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.records = None;
+            // Without this part no step of the model can end: nobody shall wait for it.
+            if let Some(stop) = &lane.stop {
+                stop.close();
+            }
         }
-        for lane in &mut self.lanes {
+        for lane in self.lanes.iter_mut().flatten() {
             if let Some(thread) = lane.thread.take() {
                 let _ = thread.join();
             }
@@ -93,126 +169,28 @@ impl Drop for CpuExecutor {
 
 fn run_lane(
     mut model: Model,
-    inbox: &flume::Receiver<Box<Step>>,
-    done: &flume::Sender<Box<Step>>,
-    notify: &dyn Fn(),
+    inbox: &flume::Receiver<Arc<LaunchRecord>>,
+    ended: &flume::Sender<RankDone>,
+    wake: &OnceLock<Notify>,
 ) {
-    let mut scratch = Scratch {
-        sample: SampleScratch::new(model.config().vocab_size),
-        candidates: Vec::with_capacity(model.logit_rows()),
-        ends: Vec::with_capacity(model.logit_rows()),
-    };
-    while let Ok(mut step) = inbox.recv() {
+    let mut scratch = Scratch::new(&model);
+    while let Ok(record) = inbox.recv() {
+        let mut results = if model.samples() { record.take_room() } else { Vec::new() };
         // A panic is a bug of ours. It must not take the process: the rows of this step fail by name, and
         // the buffers hold nothing that the next step reads.
-        let outcome = catch_unwind(AssertUnwindSafe(|| run_step(&mut model, &mut scratch, &mut step)));
-        if outcome.is_err() {
-            step.failure = Some(format!("the step of model {} panicked", step.model.0));
-        }
-        if done.send(step).is_err() {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            run_step(&mut model, &mut scratch, record.seq, &record.step, &mut results)
+        }));
+        let failure = match outcome {
+            Ok(Ok(())) => None,
+            Ok(Err(stopped)) => Some(stopped.to_string()),
+            Err(_) => Some(format!("the step of {} panicked", record.model())),
+        };
+        if ended.send(RankDone { record, results, failure }).is_err() {
             return;
         }
-        notify();
-    }
-}
-
-/// What a lane keeps between its steps.
-struct Scratch {
-    sample: SampleScratch,
-    /// The candidate of every sampling row; 0 where there is none.
-    candidates: Vec<u32>,
-    /// The rows whose prompt ends in this step.
-    ends: Vec<PromptEnd>,
-}
-
-/// Forward, router signals from the raw logits, one draw per sampling row, then the router heads, which read the
-/// candidates.
-fn run_step(model: &mut Model, scratch: &mut Scratch, step: &mut Step) {
-    let vocab = model.config().vocab_size;
-    let ln_vocab = (vocab as f32).ln();
-    let mut results = std::mem::take(&mut step.results);
-    scratch.candidates.clear();
-    scratch.ends.clear();
-    model.forward(&step.ids, &step.tokens(), &step.logit_tokens);
-    model.observe_logits(step.heads);
-    let mut row_logits = model.logits_mut().chunks_exact_mut(vocab);
-    for (index, row) in step.rows.iter().enumerate() {
-        let result = match &row.sample {
-            None => RowResult::default(),
-            Some(spec) => match row_logits.next() {
-                Some(logits) => {
-                    let raw = signals(logits, step.flags);
-                    let history = step.history(row);
-                    let result =
-                        sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
-                    if spec.key.position as usize == spec.prompt_len {
-                        let (sampled, tokens) = (scratch.candidates.len(), spec.prompt_len);
-                        scratch.ends.push(PromptEnd { row: index, sampled, tokens });
-                    }
-                    scratch.candidates.push(result.token);
-                    result
-                }
-                None => RowResult {
-                    fault: Some(RowFault::Other("the step gave no logits")),
-                    ..RowResult::default()
-                },
-            },
-        };
-        results.push(result);
-    }
-    if step.heads != 0 && !model.heads().is_empty() {
-        model.score(step.heads, &scratch.candidates);
-        model.score_prompts(step.heads, &step.tokens(), &scratch.ends);
-        give_scores(model, step, &mut results);
-    }
-    step.results = results;
-}
-
-/// Puts the heads' scores into the results of the sampling rows. A score that is no number would compare with
-/// nothing and never ask the peer: its row fails by name.
-fn give_scores(model: &Model, step: &Step, results: &mut [RowResult]) {
-    for head in (0..model.heads().len()).filter(|h| step.heads >> h & 1 == 1) {
-        let sampled = step.rows.iter().zip(results.iter_mut()).filter(|(row, _)| row.sample.is_some());
-        for ((_, result), score) in sampled.zip(model.scores(head)) {
-            result.signals.scores[head] = *score;
-            if score.is_nan() && result.fault.is_none() {
-                result.fault = Some(RowFault::Other("the score of a router head is not a number"));
-            }
+        if let Some(wake) = wake.get() {
+            wake();
         }
-    }
-}
-
-fn sample_row(
-    logits: &mut [f32],
-    spec: &SampleSpec,
-    history: &[u32],
-    scratch: &mut SampleScratch,
-    signals: Signals,
-) -> RowResult {
-    let input = SampleInput {
-        params: &spec.sampling.params,
-        key: spec.key,
-        history,
-        prompt_len: spec.prompt_len,
-        forbidden: if spec.mask_stops { &spec.sampling.stop_ids } else { &[] },
-    };
-    match sample(logits, &input, scratch) {
-        Ok(token) => RowResult { token, signals, fault: None },
-        Err(_) => RowResult { token: 0, signals, fault: Some(RowFault::NonFinite) },
-    }
-}
-
-/// The kernels' signals as routers see them; `ln_vocab` is of the configured vocabulary, padding included, so
-/// that thresholds mean the same for every checkpoint of a family.
-fn to_signals(raw: tokenrouter_kernels::signals::RawSignals, ln_vocab: f32) -> Signals {
-    Signals {
-        lse: raw.lse,
-        entropy: raw.entropy,
-        entropy_norm: raw.entropy / ln_vocab,
-        margin: raw.margin,
-        scores: [0.0; MAX_HEADS],
-        top_ids: raw.top_ids,
-        top_logits: raw.top_logits,
-        top_len: raw.top_len,
     }
 }

@@ -1,12 +1,32 @@
 //! Executors hide the device: they run one step per model at a time and give the buffers back.
 
 mod cpu;
+mod step;
 
-pub use cpu::{CpuExecutor, Notify};
+pub use cpu::CpuModel;
+pub(crate) use cpu::CpuRank;
+
+use std::time::Duration;
 
 use tokenrouter_scheduler::ModelId;
 
+pub use crate::ranks::RankExecutor;
 use crate::step::Step;
+
+/// Wakes the loop that drives a device; called by other threads when something has ended.
+pub type Notify = std::sync::Arc<dyn Fn() + Send + Sync>;
+
+/// How long a loop sleeps at most while it must ask a device for the end of a step (DESIGN rule 7).
+pub(crate) const POLL_WAIT: Duration = Duration::from_micros(50);
+
+/// Lets short waits of this thread end when they say: by default Linux may add 50 microseconds, which is as much as
+/// [`POLL_WAIT`].
+pub(crate) fn wake_on_time() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the call reads two numbers and changes nothing but the timer slack of this thread, to one microsecond.
+    // Without it waits are longer, so a failure needs no answer.
+    let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong) };
+}
 
 /// Runs steps. One step per model is in flight at most.
 pub trait Executor: Send {
@@ -22,4 +42,7 @@ pub trait Executor: Send {
 
     /// Takes back the buffers of a finished step.
     fn recycle(&mut self, step: Box<Step>);
+
+    /// Whether a step is in flight whose end must be asked for, because nobody will wake the loop.
+    fn must_poll(&self) -> bool;
 }

@@ -42,7 +42,7 @@ pub(super) fn device(isa: Isa, threads: usize) -> (CpuOps, Tensor) {
     let weights = ModelWeights::open(&dir, &config).unwrap();
     let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: config.head_dim, dtype: DType::F32, pages: 1 };
     let workers = WorkerGroup::new("test", threads).unwrap();
-    let ops = CpuOps::new(&config, isa, workers, layout, 16, config.vocab_size).unwrap();
+    let ops = CpuOps::new(&config, isa, workers, layout, 16, config.vocab_size, None).unwrap();
     (ops, weights.embed)
 }
 

@@ -1,5 +1,7 @@
 //! The decoder's operations on the CPU kernels.
 
+use std::ops::Range;
+
 use tokenrouter_kernels::cpu::math::{exp, silu};
 use tokenrouter_kernels::cpu::{
     self, AttnArgs, Ctx, Isa, KvArena, KvLayout, PAGE_TOKENS, QkvArgs, Reduce, RopeTable, StepTokens,
@@ -8,10 +10,12 @@ use tokenrouter_kernels::cpu::{
 use tokenrouter_kernels::top::top_values;
 
 use super::{Ops, QkvLayer};
+use crate::comm::{Seat, Stopped};
 use crate::config::ModelConfig;
+use crate::shard::Shard;
 use crate::weights::{Linear, Norm, Tensor};
 
-/// One model's threads, cache and position tables on the CPU.
+/// One part of a model, or a whole one, on the CPU: its threads, cache, position tables and its seat among the parts.
 pub struct CpuOps {
     isa: Isa,
     workers: WorkerGroup,
@@ -21,10 +25,15 @@ pub struct CpuOps {
     scale: f32,
     vocab: usize,
     real_vocab: usize,
+    /// None when the model is whole.
+    seat: Option<Seat>,
+    /// The logits that each part computes.
+    logit_ids: Vec<Range<usize>>,
 }
 
 impl CpuOps {
-    /// Allocates the cache and the position tables for `context_len` positions.
+    /// Allocates the cache and the position tables for `context_len` positions. `config` is of the part (see
+    /// [`Shard::local_config`]).
     pub fn new(
         config: &ModelConfig,
         isa: Isa,
@@ -32,17 +41,28 @@ impl CpuOps {
         layout: KvLayout,
         context_len: usize,
         real_vocab: usize,
+        seat: Option<Seat>,
     ) -> Result<Self, String> {
         let kv = KvArena::new(layout).map_err(|e| e.to_string())?;
         let inv_freq = config.rope.inv_freq(config.head_dim);
         let rope = RopeTable::new(&inv_freq, config.rope.attention_factor(), context_len);
         let (q_heads, scale, vocab) = (config.q_heads, config.attention_scale(), config.vocab_size);
-        Ok(Self { isa, workers, kv, rope, q_heads, scale, vocab, real_vocab: real_vocab.min(vocab) })
+        let parts = seat.as_ref().map_or(1, |seat| seat.shard().count);
+        let logit_ids = Shard::all(parts).map(|shard| shard.vocab_rows(config)).collect();
+        let real_vocab = real_vocab.min(vocab);
+        Ok(Self { isa, workers, kv, rope, q_heads, scale, vocab, real_vocab, seat, logit_ids })
     }
 
     /// The cache, for tests that poison or read pages.
     pub fn kv_mut(&mut self) -> &mut KvArena {
         &mut self.kv
+    }
+
+    /// A step begins; numbers ascend from 1.
+    pub(crate) fn begin(&mut self, step: u64) {
+        if let Some(seat) = &mut self.seat {
+            seat.begin(step);
+        }
     }
 
     fn ctx(&self) -> Ctx<'_> {
@@ -88,6 +108,59 @@ impl Ops for CpuOps {
         cpu::linear(self.ctx(), x, weight, bias, reduce, out);
     }
 
+    fn linear_joined(
+        &mut self,
+        rows: usize,
+        x: &Vec<f32>,
+        layer: &Linear,
+        out: &mut Vec<f32>,
+    ) -> Result<(), Stopped> {
+        let ctx = Ctx { isa: self.isa, workers: &self.workers };
+        let (weight, n) = (layer.weight.view(), layer.weight.rows());
+        let bias = layer.bias.as_ref().map(Tensor::view);
+        let (x, out) = (&x[..rows * weight.cols()], &mut out[..rows * n]);
+        let Some(seat) = &mut self.seat else {
+            cpu::linear(ctx, x, weight, bias, Reduce::Segments4, out);
+            return Ok(());
+        };
+        let reduce = Reduce::of_rank(seat.shard().count);
+        seat.exchange(
+            |partial| cpu::linear(ctx, x, weight, None, reduce, &mut partial[..rows * n]),
+            |parts| cpu::fold(ctx, parts, bias, n, out),
+        )
+    }
+
+    fn logits(
+        &mut self,
+        rows: usize,
+        x: &Vec<f32>,
+        lm_head: &Linear,
+        out: &mut Vec<f32>,
+    ) -> Result<(), Stopped> {
+        let ctx = Ctx { isa: self.isa, workers: &self.workers };
+        let weight = lm_head.weight.view();
+        let (x, ids) = (&x[..rows * weight.cols()], &self.logit_ids);
+        match &mut self.seat {
+            None => cpu::linear(ctx, x, weight, None, Reduce::Whole, &mut out[..rows * self.vocab]),
+            Some(seat) => {
+                let (samples, width) = (seat.shard().index == 0, weight.rows());
+                let product = |part: &mut [f32]| {
+                    cpu::linear(ctx, x, weight, None, Reduce::Whole, &mut part[..rows * width]);
+                };
+                seat.exchange(product, |parts| {
+                    if samples {
+                        place_columns(parts, ids, &mut out[..rows * self.vocab]);
+                    }
+                })?;
+                if !samples {
+                    return Ok(());
+                }
+            }
+        }
+        cpu::mask_padding(&mut out[..rows * self.vocab], self.vocab, self.real_vocab);
+        Ok(())
+    }
+
     fn qk_norm_rope_kv(
         &mut self,
         step: &StepTokens<'_>,
@@ -131,10 +204,6 @@ impl Ops for CpuOps {
             let start = *from as usize * cols;
             row.copy_from_slice(&x[start..start + cols]);
         }
-    }
-
-    fn mask_padding(&mut self, rows: usize, logits: &mut Vec<f32>) {
-        cpu::mask_padding(&mut logits[..rows * self.vocab], self.vocab, self.real_vocab);
     }
 
     fn top_values(&mut self, rows: usize, cols: usize, x: &Vec<f32>, k: usize, out: &mut Vec<f32>) {
@@ -228,6 +297,16 @@ impl Ops for CpuOps {
 
     fn read(&self, x: &Vec<f32>, out: &mut [f32]) {
         out.copy_from_slice(&x[..out.len()]);
+    }
+}
+
+/// Puts the columns `ids[i]` of all rows, which part `i` has computed, side by side.
+fn place_columns(parts: &[&[f32]], ids: &[Range<usize>], out: &mut [f32]) {
+    let cols = ids.last().map_or(0, |last| last.end).max(1);
+    for (part, ids) in parts.iter().zip(ids) {
+        for (out, part) in out.chunks_exact_mut(cols).zip(part.chunks_exact(ids.len())) {
+            out[ids.clone()].copy_from_slice(part);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokenrouter_scheduler::ModelId;
 
 use super::record::{LaunchRecord, RankDone};
+use crate::executor::Notify;
 
 /// One rank's device with the parts of the models that it holds.
 pub(crate) trait RankDevice: Send {
@@ -23,4 +24,10 @@ pub(crate) trait RankDevice: Send {
 
     /// The device in words, for errors: `CUDA device 1`, `CPU rank 1`.
     fn name(&self) -> String;
+
+    /// How a device that is not polled wakes its loop when a part has ended; said once, before the first launch.
+    fn wake_by(&mut self, notify: Notify) {
+        // A polled device wakes nobody.
+        let _ = notify;
+    }
 }

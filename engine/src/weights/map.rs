@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -113,6 +114,34 @@ impl Tensor {
         // What `check` proves for tensors of files holds here by construction: rows * cols values.
         let end = rows * cols * DType::F32.size();
         Self { map: Arc::new(Storage::Own(data)), start: 0, end, dtype: DType::F32, rows, cols }
+    }
+
+    /// Rows `range` of this matrix, at the same place in memory.
+    ///
+    /// # Panics
+    /// When there are no such rows: borders come from a checked configuration.
+    pub(crate) fn row_range(&self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        let row = self.cols * self.dtype.size();
+        let start = self.start + range.start * row;
+        // The bytes lie in those of the whole matrix, and there are as many as the shape needs.
+        Self { start, end: start + range.len() * row, rows: range.len(), ..self.clone() }
+    }
+
+    /// Columns `range` of this matrix, copied.
+    ///
+    /// # Panics
+    /// When there are no such columns: borders come from a checked configuration.
+    pub(crate) fn col_range(&self, range: Range<usize>) -> Self {
+        assert!(range.end <= self.cols, "columns {range:?} of {}", self.cols);
+        let (size, cols) = (self.dtype.size(), range.len());
+        let mut data = Vec::with_capacity(self.rows * cols * size);
+        for row in self.view().data().chunks_exact(self.cols * size) {
+            data.extend_from_slice(&row[range.start * size..range.end * size]);
+        }
+        // What `check` proves for tensors of files holds here by construction: rows * cols values.
+        let end = data.len();
+        Self { map: Arc::new(Storage::Own(data)), start: 0, end, cols, ..*self }
     }
 
     /// The index of the first value that is NaN or infinite.

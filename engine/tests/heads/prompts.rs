@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tokenrouter_engine::executor::CpuExecutor;
+use tokenrouter_engine::executor::RankExecutor;
 use tokenrouter_scheduler::{RowFault, RowResult};
 
 use crate::golden;
@@ -13,7 +13,7 @@ use crate::steps::{Feed, array, executor_with, greedy, run, whole};
 const HEADS: [&str; 2] = ["query", "citer"];
 const BOTH: u8 = 0b11;
 
-fn executor(threads: usize) -> CpuExecutor {
+fn executor(threads: usize) -> RankExecutor {
     executor_with(threads, &HEADS.map(|h| golden().join(h)))
 }
 
@@ -23,7 +23,7 @@ fn row(pages: [u32; 4], fed: Range<usize>, prompt: usize) -> Feed {
 }
 
 /// The score of a prompt of `n` tokens fed in one go, alone.
-fn alone(executor: &mut CpuExecutor, n: usize) -> u32 {
+fn alone(executor: &mut RankExecutor, n: usize) -> u32 {
     bits(&run(executor, BOTH, &greedy(), &[whole(0, n)])[0])
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tokenrouter_engine::heads::{Direction, HeadKind};
 use tokenrouter_engine::model::{Model, ModelOptions};
-use tokenrouter_engine::{DType, EngineConfig, EngineModel, RouteConfig, start};
+use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, RouteConfig, start};
 use tokenrouter_scheduler::router::{Registry, RouteRow, Router, SignalSet, StepView};
 use tokenrouter_scheduler::{Handoff, ModelId, ModelSet, Policy};
 
@@ -38,12 +38,14 @@ fn config(heads: &[&str]) -> EngineConfig {
         models: vec![EngineModel {
             name: "small".into(),
             dir: golden().join("model"),
+            devices: vec![0],
             threads: 1,
             max_batch_rows: 4,
             max_step_tokens: 32,
             heads: heads.iter().map(|h| golden().join(h)).collect(),
         }],
         routes: vec![RouteConfig { name: "routed".into(), router: "reads".into(), params: BTreeMap::new() }],
+        device: DeviceKind::Cpu,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F32,
         context_len: 64,
@@ -108,7 +110,7 @@ fn weights_and_buffers_of_heads_are_in_the_budget() {
         context_len: 64,
     };
     let demand = |heads: &[PathBuf]| {
-        Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap().demand("m", &options)
+        Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap().demand("m", &options, 1)
     };
     let (without, with) = (demand(&[]), demand(&[golden().join("r2r-plain"), golden().join("co-llm")]));
     let file = |name: &str| {
@@ -135,7 +137,7 @@ fn kept_states_are_in_the_budget() {
         context_len: 64,
     };
     let demand = |heads: &[PathBuf]| {
-        Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap().demand("m", &options)
+        Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap().demand("m", &options, 1)
     };
     let (without, with) =
         (demand(&[golden().join("citer")]), demand(&["citer", "query"].map(|h| golden().join(h))));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
-use tokenrouter_engine::executor::{CpuExecutor, Executor};
+use tokenrouter_engine::executor::{CpuModel, Executor, RankExecutor};
 use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_engine::step::{RowSampling, SampleSpec, Step, StepLimits};
 use tokenrouter_engine::{DType, SamplingParams};
@@ -30,11 +30,11 @@ fn ids() -> Vec<u32> {
     array("ids").iter().map(|x| x.to_bits()).collect()
 }
 
-fn executor(threads: usize) -> CpuExecutor {
+fn executor(threads: usize) -> RankExecutor {
     executor_with(threads, &HEADS.map(|h| golden().join(h)))
 }
 
-pub(crate) fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
+pub(crate) fn executor_with(threads: usize, heads: &[PathBuf]) -> RankExecutor {
     let options = ModelOptions {
         threads,
         max_batch_rows: 16,
@@ -45,7 +45,8 @@ pub(crate) fn executor_with(threads: usize, heads: &[PathBuf]) -> CpuExecutor {
     };
     let open = Model::open(&golden().join("model")).unwrap().with_heads(heads).unwrap();
     let limits = StepLimits { rows: 16, tokens: 640, context_len: 64 };
-    CpuExecutor::start(vec![(open.build(options, PAGES).unwrap(), limits)], Arc::new(|| {})).unwrap()
+    let parts = vec![(0, open.build(options, PAGES).unwrap())];
+    RankExecutor::cpu(vec![CpuModel { parts, limits }], Arc::new(|| {})).unwrap()
 }
 
 /// One row of a step: which pages, which positions are fed, whether it samples, and how long its prompt is (as long as what
@@ -67,7 +68,7 @@ pub(crate) fn greedy() -> SamplingParams {
 }
 
 pub(crate) fn run(
-    executor: &mut CpuExecutor,
+    executor: &mut RankExecutor,
     heads: u8,
     params: &SamplingParams,
     feeds: &[Feed],

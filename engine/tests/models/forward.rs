@@ -334,7 +334,7 @@ fn options_are_checked() {
 fn an_open_model_states_its_demand() {
     let dir = random_checkpoint(&qwen3_config(), Dtype::BF16, 11);
     let open = Model::open(dir.path()).unwrap();
-    let demand = open.demand("tiny", &options(1, DType::F16));
+    let demand = open.demand("tiny", &options(1, DType::F16), 1);
     // Per token: 3 x 24 + 2 x 32 + 2 x 16 + 2 x 40; per logit row: 3 x 24 + 50; tables: 256 x 8.
     assert_eq!(demand.activation_bytes, 4 * (160 * 248 + 160 * 122 + 256 * 8));
     assert_eq!(demand.kv_bytes_per_page, 2 * 2 * 2 * 8 * 16 * 2);

@@ -3,6 +3,8 @@
 mod budget;
 mod config;
 mod forward;
+mod parts;
+mod ranks;
 mod rope;
 #[path = "../support/mod.rs"]
 mod support;

@@ -37,8 +37,8 @@ fn sizes_in_bytes() {
     let values: usize = tensors().values().map(|(_, shape, _)| shape.iter().product::<usize>()).sum();
     assert_eq!(open.weight_bytes(), 2 * values as u64);
     // 2 layers, keys and values, 2 heads of 8, 16 tokens.
-    assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::F32), 2 * 2 * 2 * 8 * 16 * 4);
-    assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::Bf16), 2 * 2 * 2 * 8 * 16 * 2);
+    assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::F32, 1), 2 * 2 * 2 * 8 * 16 * 4);
+    assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::Bf16, 1), 2 * 2 * 2 * 8 * 16 * 2);
 }
 
 #[test]

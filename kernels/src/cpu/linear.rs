@@ -2,7 +2,8 @@
 //!
 //! Order of one element: the dot product of the [module text](super) over K ([`Reduce::Whole`]), or
 //! over each of four segments of K, joined as `(s0 + s1) + (s2 + s3)` ([`Reduce::Segments4`]); the
-//! bias is added last. Tiles of 4 weight rows by up to 3 activations live in registers; while a
+//! bias is added last. A rank that holds a half of K has the first or the second bracket
+//! ([`Reduce::Segments2`]), one that holds a quarter a single segment, and [`fold`] joins them. Tiles of 4 weight rows by up to 3 activations live in registers; while a
 //! block of 4 weight rows is read, the next block is prefetched.
 
 use super::dot::dot_tile;
@@ -25,6 +26,24 @@ pub enum Reduce {
     /// Four fixed segments, see [`segment_borders`]: products whose K is split over tensor-parallel
     /// ranks (o_proj, down_proj), so that 1, 2 and 4 ranks agree to the bit.
     Segments4,
+    /// Two equal segments joined as `s0 + s1`: the part of [`Reduce::Segments4`] that falls to one of
+    /// two ranks, whose K is a half of the whole (and even).
+    Segments2,
+}
+
+impl Reduce {
+    /// How one of `ranks` (1, 2 or 4) that share the K of a product reduces its part.
+    ///
+    /// # Panics
+    /// For any other number of ranks: no placement has one.
+    pub fn of_rank(ranks: usize) -> Self {
+        match ranks {
+            1 => Self::Segments4,
+            2 => Self::Segments2,
+            4 => Self::Whole,
+            _ => panic!("{ranks} ranks share a product, 1, 2 or 4 can"),
+        }
+    }
 }
 
 /// Borders of the four segments of K: `i * K / 4`, rounded down. When 4 divides K, a rank that
@@ -63,6 +82,52 @@ pub fn linear(
         let first = range.start * ROWS;
         let end = (range.end * ROWS).min(n);
         dispatch(ctx.isa, Part { x, w, bias, reduce, out: &out, t, first, end });
+    });
+}
+
+/// Joins the partial products of all ranks, `[T, N]` each and perhaps more behind, as the segments of
+/// one rank are joined: `out = p0 + p1`, or `(p0 + p1) + (p2 + p3)`; the bias of N elements is added last.
+///
+/// # Panics
+/// When the lengths contradict each other, or there are not 2 or 4 partial products.
+pub fn fold(ctx: Ctx<'_>, partial: &[&[f32]], bias: Option<WeightRef<'_>>, n: usize, out: &mut [f32]) {
+    let len = out.len();
+    assert!(matches!(partial.len(), 2 | 4), "{} partial products", partial.len());
+    assert!(partial.iter().all(|p| p.len() >= len), "partial products that are too short");
+    assert!(n > 0 && len.is_multiple_of(n), "{len} elements, N {n}");
+    if let Some(bias) = bias {
+        assert_eq!(bias.rows() * bias.cols(), n, "bias of a linear layer");
+    }
+    let parts = part_count(&ctx, len / n, len * partial.len());
+    let out = SharedMut::new(out);
+    ctx.workers.run(parts, &|part| {
+        let rows = part_range(len / n, parts, part);
+        let range = rows.start * n..rows.end * n;
+        // SAFETY: the rows of this part belong to it alone.
+        let out = unsafe { out.part(range.start, range.len()) };
+        match *partial {
+            [a, b] => {
+                for ((out, a), b) in out.iter_mut().zip(&a[range.clone()]).zip(&b[range]) {
+                    *out = a + b;
+                }
+            }
+            [a, b, c, d] => {
+                let upper = c[range.clone()].iter().zip(&d[range.clone()]);
+                let lower = a[range.clone()].iter().zip(&b[range]);
+                for ((out, (a, b)), (c, d)) in out.iter_mut().zip(lower).zip(upper) {
+                    *out = (a + b) + (c + d);
+                }
+            }
+            // Asserted above.
+            _ => {}
+        }
+        if let Some(bias) = bias {
+            for row in out.chunks_exact_mut(n) {
+                for (i, x) in row.iter_mut().enumerate() {
+                    *x += bias.get(i);
+                }
+            }
+        }
     });
 }
 
@@ -137,6 +202,7 @@ impl Part<'_> {
         let (borders, segments) = match self.reduce {
             Reduce::Whole => ([0, k, k, k, k], 1),
             Reduce::Segments4 => (segment_borders(k), 4),
+            Reduce::Segments2 => ([0, k / 2, k, k, k], 2),
         };
         let mut s = [[[0.0; C]; R]; 4];
         for i in 0..segments {
@@ -147,6 +213,7 @@ impl Part<'_> {
                 let mut value = match self.reduce {
                     Reduce::Whole => s[0][r][c],
                     Reduce::Segments4 => (s[0][r][c] + s[1][r][c]) + (s[2][r][c] + s[3][r][c]),
+                    Reduce::Segments2 => s[0][r][c] + s[1][r][c],
                 };
                 if let Some(bias) = self.bias {
                     value += bias.get(row + r);

@@ -38,7 +38,7 @@ pub use isa::Isa;
 pub use kv::{KvArena, KvError, KvLayout};
 pub(crate) use lanes::{Kernel, Lanes, dispatch, none_above};
 pub use layer_norm::layer_norm;
-pub use linear::{Reduce, linear, segment_borders};
+pub use linear::{Reduce, fold, linear, segment_borders};
 pub use mask::mask_padding;
 pub use norm::{add_rms_norm, rms_norm};
 pub use qkv::{QkvArgs, qk_norm_rope_kv};

@@ -21,6 +21,8 @@ pub const UNIT_TOKENS: u32 = 64;
 pub const MAX_TOP: u32 = 128;
 /// Most ranks of a tensor-parallel model.
 pub const MAX_RANKS: u32 = 8;
+/// From so many queries on (tokens times query heads of a kv head) a row needs no partial results: `attention_many.cu`.
+pub const MANY_QUERIES: u32 = 128;
 /// Head dimensions that have kernels.
 pub const HEAD_DIMS: [u32; 4] = [16, 32, 64, 128];
 
@@ -39,7 +41,8 @@ pub struct AttnPlan {
 }
 
 impl AttnPlan {
-    /// Plans rows given as (first token, tokens, position of the first), each with at least one token.
+    /// Plans rows given as (first token, tokens, position of the first), each with at least one token. A row of
+    /// [`MANY_QUERIES`] has no items, which is how the kernels know it.
     ///
     /// # Errors
     /// When the step is too large to number.
@@ -53,6 +56,9 @@ impl AttnPlan {
             plan.push(AttnRow { first, tokens, start, item: place(item)?, part: place(part)? });
             let queries = u64::from(tokens) * group;
             let units = u64::from(start + tokens).div_ceil(u64::from(UNIT_TOKENS));
+            if queries >= u64::from(MANY_QUERIES) {
+                continue;
+            }
             let items = units * u64::from(kv_heads) * queries.div_ceil(16);
             item += items;
             part += items * queries.min(16);
@@ -221,7 +227,8 @@ impl Kernels {
         unsafe { self.launch(stream, kernel, (grid.min(8 * self.processors()), 1), 0, args) }
     }
 
-    /// `attention.cu` and `attention_merge.cu`, for at most `tokens` tokens and `items` work items.
+    /// `attention.cu` and `attention_merge.cu`, and `attention_many.cu` for rows of many queries, for at most `tokens` tokens
+    /// and `items` work items.
     pub unsafe fn attention(
         &self,
         stream: &CudaStream,
@@ -231,9 +238,11 @@ impl Kernels {
         args: &AttnArgs,
     ) -> Result<(), CudaError> {
         use KernelId::{AttentionHd16, AttentionHd32, AttentionHd64, AttentionHd128};
+        use KernelId::{ManyHd16, ManyHd32, ManyHd64, ManyHd128};
         use KernelId::{MergeHd16, MergeHd32, MergeHd64, MergeHd128};
         let units = head_kernel(head_dim, [AttentionHd16, AttentionHd32, AttentionHd64, AttentionHd128])?;
         let merge = head_kernel(head_dim, [MergeHd16, MergeHd32, MergeHd64, MergeHd128])?;
+        let many = head_kernel(head_dim, [ManyHd16, ManyHd32, ManyHd64, ManyHd128])?;
         if args.kv_heads == 0 || !args.q_heads.is_multiple_of(args.kv_heads) {
             let what = format!("{} query heads for {} kv heads", args.q_heads, args.kv_heads);
             return Err(CudaError::Shape(what));
@@ -242,6 +251,14 @@ impl Kernels {
         let grid = items.min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, units, (grid, 1), 0, args) }?;
+        let queries = tokens * (args.q_heads / args.kv_heads);
+        if queries >= MANY_QUERIES {
+            // At most one tile in two is filled in part, the last one of a row.
+            let tiles = queries / MANY_QUERIES * 2;
+            let grid = (tiles * args.kv_heads).min(self.processors());
+            // SAFETY: the caller's promise.
+            unsafe { self.launch(stream, many, (grid, 1), many.info().shared, args) }?;
+        }
         let grid = (tokens * args.q_heads).div_ceil(8).min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, merge, (grid, 1), 0, args) }

@@ -34,7 +34,7 @@ pub use event::{Event, stream_wait};
 pub use graph::{Capture, Graph, GraphExec};
 pub use head_args::{Activation, HeadEnd, HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 pub use image::{BUILT_WITH, images};
-pub use launch::{AttnPlan, HEAD_DIMS, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
+pub use launch::{AttnPlan, HEAD_DIMS, MANY_QUERIES, MAX_RANKS, MAX_TOP, STAT_TILE, UNIT_TOKENS, packed_len};
 pub use load::Kernels;
 pub use nccl::{Communicator, NcclId};
 pub use pinned::{Pinned, copy_to_device_async, copy_to_host_async, zero_async};

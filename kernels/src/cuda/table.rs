@@ -27,6 +27,11 @@ const fn linear_shared(column_tiles: u32, row_tiles: u32) -> u32 {
 /// Three stages of the tiled linear kernel; a first half that waits takes 64 KB more.
 pub(super) const TILED_RING: u32 = 3 * 32 * 1024;
 
+/// K and V of a unit, and the sums of earlier segments.
+const fn many_shared(head_dim: u32) -> u32 {
+    (2 * 128 + 512) * head_dim
+}
+
 /// The widest row whose norm fits the default shared memory.
 const NORM_SHARED: u32 = 48 * 1024;
 
@@ -68,6 +73,10 @@ kernels! {
     AttentionHd32 "attention_hd32" AttnArgs, 128, 0;
     AttentionHd64 "attention_hd64" AttnArgs, 128, 0;
     AttentionHd128 "attention_hd128" AttnArgs, 128, 0;
+    ManyHd16 "attention_many_hd16" AttnArgs, 256, many_shared(16);
+    ManyHd32 "attention_many_hd32" AttnArgs, 256, many_shared(32);
+    ManyHd64 "attention_many_hd64" AttnArgs, 256, many_shared(64);
+    ManyHd128 "attention_many_hd128" AttnArgs, 256, many_shared(128);
     MergeHd16 "attention_merge_hd16" AttnArgs, 256, 0;
     MergeHd32 "attention_merge_hd32" AttnArgs, 256, 0;
     MergeHd64 "attention_merge_hd64" AttnArgs, 256, 0;

@@ -19,6 +19,7 @@ fn linear_equals_its_twin() {
             for (reduce, bias) in [
                 (Reduce::Whole, None),
                 (Reduce::Segments4, Some(bias.get())),
+                (Reduce::Segments2, None),
                 (Reduce::Whole, Some(bias.get())),
             ] {
                 let mut expected = vec![f32::NAN; t * n];
@@ -96,32 +97,36 @@ fn linear_rows_do_not_see_a_broken_neighbour() {
     });
 }
 
-/// Ranks that hold halves or quarters of K join to the bits of one rank that holds all.
+/// Ranks that hold halves or quarters of K join to the bits of one rank that holds all; the bias is added once.
 #[test]
-fn segments_of_split_ranks_join_to_the_same_bits() {
+fn partial_products_of_ranks_join_to_the_same_bits() {
     let mut random = Random(5);
-    for k in [32, 36, 52, 512] {
-        let (n, quarter) = (6, k / 4);
-        let values = random.vec(n * k);
-        let x = random.vec(k);
+    for (k, n, t) in [(32, 6, 1), (36, 5, 3), (52, 6, 2), (512, 9, 5), (64, 260, 600)] {
+        let (values, x) = (random.vec(n * k), random.vec(t * k));
         let whole = Weights::new(DType::F32, n, k, &values);
-        everywhere(&[1], |ctx| {
-            let mut expected = vec![0.0; n];
-            cpu::linear(ctx, &x, whole.get(), None, Reduce::Segments4, &mut expected);
-            let partial: Vec<Vec<f32>> = (0..4)
-                .map(|s| {
-                    let columns = s * quarter..(s + 1) * quarter;
-                    let part: Vec<f32> =
-                        values.chunks(k).flat_map(|row| row[columns.clone()].to_vec()).collect();
-                    let part = Weights::new(DType::F32, n, quarter, &part);
-                    let mut out = vec![0.0; n];
-                    cpu::linear(ctx, &x[columns], part.get(), None, Reduce::Whole, &mut out);
-                    out
-                })
-                .collect();
-            let joined: Vec<f32> =
-                (0..n).map(|i| (partial[0][i] + partial[1][i]) + (partial[2][i] + partial[3][i])).collect();
-            same_bits(&joined, &expected, &format!("K {k}"));
+        let bias = Weights::random(&mut random, DType::Bf16, 1, n);
+        everywhere(&[1, 3], |ctx| {
+            let mut expected = vec![0.0; t * n];
+            cpu::linear(ctx, &x, whole.get(), Some(bias.get()), Reduce::Segments4, &mut expected);
+            for ranks in [2, 4] {
+                let part = k / ranks;
+                let columns = |all: &[f32], rank: usize| -> Vec<f32> {
+                    all.chunks(k).flat_map(|row| row[rank * part..(rank + 1) * part].to_vec()).collect()
+                };
+                let partial: Vec<Vec<f32>> = (0..ranks)
+                    .map(|rank| {
+                        let w = Weights::new(DType::F32, n, part, &columns(&values, rank));
+                        let mut out = vec![0.0; t * n];
+                        let reduce = Reduce::of_rank(ranks);
+                        cpu::linear(ctx, &columns(&x, rank), w.get(), None, reduce, &mut out);
+                        out
+                    })
+                    .collect();
+                let partial: Vec<&[f32]> = partial.iter().map(Vec::as_slice).collect();
+                let mut joined = vec![f32::NAN; t * n];
+                cpu::fold(ctx, &partial, Some(bias.get()), n, &mut joined);
+                same_bits(&joined, &expected, &format!("{ranks} ranks, K {k}, T {t}"));
+            }
         });
     }
 }

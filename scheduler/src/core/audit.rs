@@ -98,11 +98,14 @@ impl Core {
         assert_eq!(self.waiting.iter(&self.table.links).count(), self.waiting.len());
         let order: Vec<&Request> = self.waiting.iter(&self.table.links).map(|s| self.table.at(s)).collect();
         assert!(order.windows(2).all(|w| w[0].is_before(w[1])), "the waiting queue is out of order");
+        let busy = self.busy();
         for sub in &self.subservers {
+            let blocked = self.is_blocked(sub.model, busy);
+            assert!(!(blocked && sub.is_busy()), "{} runs beside a model that it excludes", sub.model);
             let ready = |slot| self.table.at(slot).state() == State::Ready(sub.model);
             assert!(sub.queue.iter(&self.table.links).all(ready), "the queue of {} holds others", sub.model);
             assert_eq!(sub.queue.iter(&self.table.links).count(), sub.queue.len());
-            let stalled = !sub.is_busy() && !sub.queue.is_empty();
+            let stalled = !sub.is_busy() && !sub.queue.is_empty() && !blocked;
             assert_eq!(sub.stalled_since.is_some(), stalled, "{}: a wake-up is lost", sub.model);
         }
     }

@@ -76,6 +76,11 @@ impl Estimates {
         &self.models[model.index()].0
     }
 
+    /// A model never runs beside `models - 1` others.
+    pub(crate) fn set_apart(&mut self, model: ModelId, models: usize) {
+        self.models[model.index()].0.set_turns(models);
+    }
+
     /// The routing of a model's requests.
     pub(crate) fn moves(&self, model: ModelId) -> &Moves {
         &self.models[model.index()].1

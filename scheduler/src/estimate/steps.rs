@@ -97,6 +97,8 @@ pub(crate) struct StepTimes {
     square: f64,
     /// c of the other models.
     prior: f64,
+    /// The models that take turns with it, itself included; 1 for a model that runs when it likes.
+    turns: f64,
     /// The last logarithms of time over shape, how many there were, and their mean square distance from the level.
     offsets: [f64; SHORT],
     watched: usize,
@@ -120,6 +122,7 @@ impl StepTimes {
             cross: 0.0,
             square: 0.0,
             prior: 0.0,
+            turns: 1.0,
             offsets: [0.0; SHORT],
             watched: 0,
             spread: 0.0,
@@ -301,9 +304,15 @@ impl StepTimes {
         self.prior = loss;
     }
 
-    /// s: how much longer a step takes while other models run; 1 while nothing is known.
+    /// s: how much longer a step takes while other models run; 1 while nothing is known. A model that takes turns is that
+    /// much slower in effect, and is never seen beside the others.
     pub(crate) fn slowdown(&self) -> f64 {
-        1.0 / (1.0 - self.loss())
+        (1.0 / (1.0 - self.loss())).max(self.turns)
+    }
+
+    /// The model takes turns with others; `models` of them in all.
+    pub(crate) fn set_turns(&mut self, models: usize) {
+        self.turns = self.turns.max(models as f64);
     }
 
     /// The part of a step alone that was done in the time spent so far, in ns.

@@ -9,6 +9,8 @@ pub struct ModelView {
     pub ready: usize,
     /// Whether a batch is in flight.
     pub busy: bool,
+    /// Whether a model runs that never runs beside this one.
+    pub blocked: bool,
     /// Admitted requests that may still visit it, itself included: the N of the tables.
     pub visitors: usize,
     /// The queue starts with a request whose last row was cut by the token limit: it waits for nobody.
@@ -31,6 +33,6 @@ pub struct ModelView {
 impl ModelView {
     /// Whether a launch is possible.
     pub(super) fn launchable(&self) -> bool {
-        !self.busy && self.ready > 0
+        !self.busy && !self.blocked && self.ready > 0
     }
 }

@@ -126,3 +126,48 @@ fn the_base_learns_to_hold_for_a_batch_about_to_return() {
     assert_eq!(rig.rows(A).len(), 6);
     assert_eq!(rig.core.counters().guard_launches, 0);
 }
+
+/// Models that meet on several devices: one at a time whatever the policy wants, each in its turn.
+#[test]
+fn models_that_exclude_each_other_take_turns() {
+    let pair: ModelSet = [A, C].into_iter().collect();
+    for policy in [Policy::Eager, Policy::StepSync, Policy::default(), peers(1)] {
+        let mut rig = Rig::new(CoreConfig { policy: policy.clone(), ..config(3) }).exclusive(&[pair]);
+        for _ in 0..3 {
+            rig.submit(request(1, 90));
+        }
+        // One request for each model, which stays there.
+        rig.step(A, &[stay(5), keep(5, B), keep(5, C)]);
+        let mut runs = [0; 3];
+        for _ in 0..40 {
+            rig.launch();
+            let running: Vec<ModelId> =
+                [A, B, C].into_iter().filter(|m| rig.core.batch(*m).is_some()).collect();
+            assert!(!running.is_empty(), "{policy:?}: nothing runs");
+            assert!(!(running.contains(&A) && running.contains(&C)), "{policy:?}: {running:?}");
+            for model in running {
+                runs[model.index()] += 1;
+                rig.complete(model, &[stay(6)]);
+            }
+        }
+        assert!(runs[0] >= 15 && runs[2] >= 15 && runs[1] >= 20, "{policy:?}: {runs:?}");
+    }
+}
+
+/// The guard time of a model does not run while one that excludes it does, and nothing is decided for it meanwhile.
+#[test]
+fn an_excluded_model_waits_without_a_guard() {
+    let pair: ModelSet = [A, B].into_iter().collect();
+    let mut rig = Rig::new(CoreConfig { policy: Policy::Eager, ..config(2) }).exclusive(&[pair]);
+    rig.submit(request(1, 9));
+    rig.submit(request(1, 9));
+    rig.step(A, &[stay(5), keep(5, B)]);
+    assert_eq!(rig.launch(), [B], "A had its turn");
+    assert_eq!(rig.core.wake(), None, "A waits for B, however long");
+    rig.now += 1_000_000;
+    assert_eq!(rig.launch(), []);
+    rig.complete(B, &[stay(6)]);
+    assert!(rig.core.wake().is_some());
+    assert_eq!(rig.launch(), [A]);
+    assert_eq!(rig.core.counters().guard_launches, 0);
+}

@@ -131,6 +131,12 @@ impl Rig {
         Self { core: Core::new(config, vec![Box::new(scripted)]).unwrap(), now: 0, log }
     }
 
+    /// See [`Core::exclusive`].
+    pub(crate) fn exclusive(mut self, sets: &[ModelSet]) -> Self {
+        self.core = self.core.exclusive(sets);
+        self
+    }
+
     pub(crate) fn submit(&mut self, new: NewRequest) -> RequestId {
         let id = self.core.submit(self.now, new).unwrap();
         self.core.audit();

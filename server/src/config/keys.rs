@@ -2,11 +2,12 @@
 
 use toml::{Table, Value};
 
-const TOP: &[&str] = &["model", "router", "route", "scheduling", "budget", "server"];
-const MODEL: &[&str] = &["name", "path", "threads", "max_batch", "max_step_tokens"];
+const TOP: &[&str] = &["device", "model", "router", "route", "scheduling", "budget", "cuda", "server"];
+const MODEL: &[&str] = &["name", "path", "devices", "threads", "max_batch", "max_step_tokens"];
 pub(crate) const SCHEDULING: &[&str] =
     &["policy", "threshold", "beside", "alpha", "p99_inter_token_ms", "handoff"];
 const BUDGET: &[&str] = &["memory", "kv_dtype", "max_model_len", "prefix_cache", "reserve_pages"];
+const CUDA: &[&str] = &["memory_fraction", "memory", "graphs", "largest_bucket"];
 const SERVER: &[&str] = &[
     "http",
     "tcp",
@@ -31,7 +32,8 @@ pub(super) fn check(table: &Table) -> Result<(), String> {
             }
         }
     }
-    for (name, known) in [("scheduling", SCHEDULING), ("budget", BUDGET), ("server", SERVER)] {
+    for (name, known) in [("scheduling", SCHEDULING), ("budget", BUDGET), ("cuda", CUDA), ("server", SERVER)]
+    {
         if let Some(Value::Table(section)) = table.get(name) {
             check_table(&format!("[{name}]"), section, known)?;
         }

@@ -3,6 +3,7 @@
 //! Unknown keys are refused with a suggestion; every refusal names the file and the key.
 
 mod bytes;
+mod device;
 pub(crate) mod keys;
 mod routing;
 mod scheduling;
@@ -11,8 +12,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use tokenrouter_engine::check_devices;
 
 pub use bytes::parse_bytes;
+pub use device::{CudaSection, DeviceName};
 pub use routing::{RouteSection, RouterSection};
 pub(crate) use routing::{Routed, param};
 pub use scheduling::SchedulingSection;
@@ -21,6 +24,9 @@ pub(crate) use scheduling::{AUTO, handoff_name};
 /// A deployment, checked. Paths are resolved against the folder of the file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
+    /// What the models run on.
+    #[serde(default)]
+    pub device: DeviceName,
     /// The models; the first is the one a route enters by default.
     #[serde(rename = "model")]
     pub models: Vec<ModelSection>,
@@ -35,6 +41,9 @@ pub struct Config {
     /// Memory.
     #[serde(default)]
     pub budget: BudgetSection,
+    /// How GPUs are used.
+    #[serde(default)]
+    pub cuda: CudaSection,
     /// Sockets and limits.
     #[serde(default)]
     pub server: ServerSection,
@@ -47,7 +56,10 @@ pub struct ModelSection {
     pub name: String,
     /// Folder of the checkpoint (Hugging Face layout).
     pub path: PathBuf,
-    /// Threads of its worker group; 0 divides the cores evenly over the models.
+    /// The devices that hold it, one equal part each; the whole model on device 0 by default.
+    #[serde(default = "default_devices")]
+    pub devices: Vec<usize>,
+    /// Threads of its worker groups, divided over its devices; 0 divides the cores evenly over the models.
     #[serde(default)]
     pub threads: usize,
     /// Most rows in one step.
@@ -64,8 +76,8 @@ pub struct ModelSection {
 pub struct BudgetSection {
     /// Bytes for everything: weights, buffers and the KV caches. A number, or text like `"512MiB"`.
     pub memory: toml::Value,
-    /// Type of the KV cache: `f32`, `f16` or `bf16`.
-    pub kv_dtype: String,
+    /// Type of the KV cache: `f32`, `f16` or `bf16`; absent: f16 on the CPU, and bf16, the only one, on CUDA.
+    pub kv_dtype: Option<String>,
     /// Longest context of a request in tokens; 0 takes the smallest maximum of the models.
     pub max_model_len: usize,
     /// Whether prompts with a common beginning share its cache pages, also after the first has ended.
@@ -79,7 +91,7 @@ impl Default for BudgetSection {
     fn default() -> Self {
         BudgetSection {
             memory: toml::Value::String("2GiB".into()),
-            kv_dtype: "f16".into(),
+            kv_dtype: None,
             max_model_len: 0,
             prefix_cache: true,
             reserve_pages: 8,
@@ -128,6 +140,10 @@ impl Default for ServerSection {
             shutdown_timeout_s: 30,
         }
     }
+}
+
+fn default_devices() -> Vec<usize> {
+    vec![0]
 }
 
 fn default_batch() -> usize {
@@ -189,14 +205,7 @@ impl Config {
     /// # Errors
     /// When it is not a byte count.
     pub fn budget_bytes(&self) -> Result<u64, String> {
-        let key = "budget.memory";
-        match &self.budget.memory {
-            toml::Value::Integer(n) => {
-                u64::try_from(*n).map_err(|_| format!("{key} is {n}; it must be positive"))
-            }
-            toml::Value::String(text) => parse_bytes(text).map_err(|e| format!("{key}: {e}")),
-            other => Err(format!("{key} is {other}; a byte count like \"2GiB\" is needed")),
-        }
+        device::bytes("budget.memory", &self.budget.memory)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -218,12 +227,8 @@ impl Config {
         if bytes == 0 {
             return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());
         }
-        if !["f32", "f16", "bf16"].contains(&self.budget.kv_dtype.as_str()) {
-            return Err(format!(
-                "budget.kv_dtype is \"{}\"; it must be f32, f16 or bf16",
-                self.budget.kv_dtype
-            ));
-        }
+        self.kv_dtype()?;
+        self.device_kind()?;
         self.check_server()
     }
 
@@ -253,6 +258,7 @@ impl Config {
                 model.name, model.max_step_tokens, model.max_batch
             ));
         }
+        check_devices(&model.devices).map_err(|problem| format!("model \"{}\": {problem}", model.name))?;
         if model.threads > 512 {
             return Err(format!("model \"{}\": threads is {}; at most 512", model.name, model.threads));
         }

@@ -60,6 +60,7 @@ pub fn linear(x: &[f32], w: WeightRef<'_>, bias: Option<WeightRef<'_>>, reduce: 
                     let b = segment_borders(k);
                     (over(b[0], b[1]) + over(b[1], b[2])) + (over(b[2], b[3]) + over(b[3], b[4]))
                 }
+                Reduce::Segments2 => over(0, k / 2) + over(k / 2, k),
             };
             *out = match bias {
                 Some(bias) => sum + bias.get(row),

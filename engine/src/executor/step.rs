@@ -1,0 +1,135 @@
+//! What a CPU does in a step: from the tokens to a result for each row.
+
+use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
+use tokenrouter_kernels::signals::signals;
+use tokenrouter_scheduler::{MAX_HEADS, RowFault, RowResult, Signals};
+
+use crate::comm::Stopped;
+use crate::heads::PromptEnd;
+use crate::model::Model;
+use crate::step::{SampleSpec, Step};
+
+/// What is kept between the steps of a model.
+pub(super) struct Scratch {
+    sample: SampleScratch,
+    /// The candidate of every sampling row; 0 where there is none.
+    candidates: Vec<u32>,
+    /// The rows whose prompt ends in this step.
+    ends: Vec<PromptEnd>,
+}
+
+impl Scratch {
+    /// For steps of `model`.
+    pub(super) fn new(model: &Model) -> Self {
+        let rows = model.logit_rows();
+        Self {
+            sample: SampleScratch::new(model.config().vocab_size),
+            candidates: Vec::with_capacity(rows),
+            ends: Vec::with_capacity(rows),
+        }
+    }
+}
+
+/// Forward, router signals from the raw logits, one draw per sampling row, then the router heads, which read the
+/// candidates. `number` ascends from step to step. A part that does not sample ends with the forward pass and leaves no
+/// results.
+///
+/// # Errors
+/// [`Stopped`] when the step was stopped because another part of the model has failed.
+pub(super) fn run_step(
+    model: &mut Model,
+    scratch: &mut Scratch,
+    number: u64,
+    step: &Step,
+    results: &mut Vec<RowResult>,
+) -> Result<(), Stopped> {
+    let vocab = model.config().vocab_size;
+    let ln_vocab = (vocab as f32).ln();
+    scratch.candidates.clear();
+    scratch.ends.clear();
+    model.forward_part(number, &step.ids, &step.tokens(), &step.logit_tokens)?;
+    if !model.samples() {
+        return Ok(());
+    }
+    model.observe_logits(step.heads);
+    let mut row_logits = model.logits_mut().chunks_exact_mut(vocab);
+    for (index, row) in step.rows.iter().enumerate() {
+        let result = match &row.sample {
+            None => RowResult::default(),
+            Some(spec) => match row_logits.next() {
+                Some(logits) => {
+                    let raw = signals(logits, step.flags);
+                    let history = step.history(row);
+                    let result =
+                        sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
+                    if spec.key.position as usize == spec.prompt_len {
+                        let (sampled, tokens) = (scratch.candidates.len(), spec.prompt_len);
+                        scratch.ends.push(PromptEnd { row: index, sampled, tokens });
+                    }
+                    scratch.candidates.push(result.token);
+                    result
+                }
+                None => RowResult {
+                    fault: Some(RowFault::Other("the step gave no logits")),
+                    ..RowResult::default()
+                },
+            },
+        };
+        results.push(result);
+    }
+    if step.heads != 0 && !model.heads().is_empty() {
+        model.score(step.heads, &scratch.candidates);
+        model.score_prompts(step.heads, &step.tokens(), &scratch.ends);
+        give_scores(model, step, results);
+    }
+    Ok(())
+}
+
+/// Puts the heads' scores into the results of the sampling rows. A score that is no number would compare with
+/// nothing and never ask the peer: its row fails by name.
+fn give_scores(model: &Model, step: &Step, results: &mut [RowResult]) {
+    for head in (0..model.heads().len()).filter(|h| step.heads >> h & 1 == 1) {
+        let sampled = step.rows.iter().zip(results.iter_mut()).filter(|(row, _)| row.sample.is_some());
+        for ((_, result), score) in sampled.zip(model.scores(head)) {
+            result.signals.scores[head] = *score;
+            if score.is_nan() && result.fault.is_none() {
+                result.fault = Some(RowFault::Other("the score of a router head is not a number"));
+            }
+        }
+    }
+}
+
+fn sample_row(
+    logits: &mut [f32],
+    spec: &SampleSpec,
+    history: &[u32],
+    scratch: &mut SampleScratch,
+    signals: Signals,
+) -> RowResult {
+    let input = SampleInput {
+        params: &spec.sampling.params,
+        key: spec.key,
+        history,
+        prompt_len: spec.prompt_len,
+        forbidden: if spec.mask_stops { &spec.sampling.stop_ids } else { &[] },
+    };
+    match sample(logits, &input, scratch) {
+        Ok(token) => RowResult { token, signals, fault: None },
+        Err(_) => RowResult { token: 0, signals, fault: Some(RowFault::NonFinite) },
+    }
+}
+
+/// The kernels' signals as routers see them; `ln_vocab` is of the configured vocabulary, padding included, so
+/// that thresholds mean the same for every checkpoint of a family.
+fn to_signals(raw: tokenrouter_kernels::signals::RawSignals, ln_vocab: f32) -> Signals {
+    Signals {
+        lse: raw.lse,
+        entropy: raw.entropy,
+        entropy_norm: raw.entropy / ln_vocab,
+        margin: raw.margin,
+        scores: [0.0; MAX_HEADS],
+        top_ids: raw.top_ids,
+        top_logits: raw.top_logits,
+        top_len: raw.top_len,
+    }
+}
