@@ -126,4 +126,12 @@ impl Device {
         let (free, total) = result::mem_get_info().map_err(refused)?;
         Ok((free as u64, total as u64))
     }
+
+    /// Waits until the stream has done everything.
+    ///
+    /// # Errors
+    /// What the driver says, also about the work itself.
+    pub fn wait(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        stream.synchronize().map_err(|e| CudaError::driver("waiting for the device", e))
+    }
 }

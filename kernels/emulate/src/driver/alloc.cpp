@@ -114,6 +114,10 @@ static int fill(void* to, size_t count, unsigned value, size_t width, void* hand
             why = "fill: " + std::to_string(bytes) + " bytes " + error;
             return int(ILLEGAL_ADDRESS);
         }
+        if (width == 1) {
+            std::memset(to, int(value), count);
+            return int(SUCCESS);
+        }
         for (size_t i = 0; i < count; i++) std::memcpy(static_cast<char*>(to) + i * width, &value, width);
         return int(SUCCESS);
     };
