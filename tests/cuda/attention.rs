@@ -286,6 +286,26 @@ fn units_of_many_queries_fold_within_segments_of_eight() {
     });
 }
 
+/// A negative value that vanishes under a larger weight leaves a zero without a sign, whether or not its query shares a tile
+/// with later ones, whose units it does not see.
+#[test]
+fn zeros_have_no_sign() {
+    let mut case = Case::new(9, 16, (1, 1), &[228]);
+    case.q[0].fill(4.0);
+    case.k[0].fill(1.0);
+    case.k[0][..64 * 16].fill(-1.0);
+    case.v[0].fill(0.0);
+    case.v[0][..64 * 16].fill(-2e-38);
+    everywhere(|gpu| {
+        // The whole is a row of many queries, its halves are not.
+        for fed in [[(0, 100, 128)], [(0, 100, 64)], [(0, 164, 64)], [(0, 100, 1)]] {
+            let found = case.run(gpu, &fed);
+            assert!(found.iter().all(|x| *x == 0), "{fed:?}");
+        }
+        assert!(case.run(gpu, &[(0, 63, 1)]).iter().all(|x| *x != 0), "alone it is no zero");
+    });
+}
+
 #[test]
 fn no_rows_attend_to_nothing() {
     let case = Case::new(7, 64, (2, 1), &[16]);

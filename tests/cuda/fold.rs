@@ -65,6 +65,21 @@ fn partial_sums_are_added_in_the_order_of_the_ranks_and_rounded_once() {
     }
 }
 
+/// The order, made visible: 2^24 + 1 is 2^24 in f32.
+#[test]
+fn ranks_are_added_from_the_first_to_the_last() {
+    let big = 16_777_216.0;
+    let cases: [(&[f32], f32); 3] =
+        [(&[big, 1.0, 1.0, -big], 0.0), (&[1.0, 1.0, big, -big], 2.0), (&[1.0, big, -big, 1.0], 1.0)];
+    everywhere(|gpu| {
+        for (ranks, expected) in &cases {
+            let partials: Vec<f32> = ranks.iter().flat_map(|x| [*x; 32]).collect();
+            let found = fold(gpu, &partials, Some(&[0.5; 32]), (4, 32, 32), 1);
+            assert_eq!(found, [bf16::from_f32(expected + 0.5).to_bits(); 32], "{ranks:?}");
+        }
+    });
+}
+
 /// Columns behind the last one are neither read into the output nor harmful, whatever they hold.
 #[test]
 fn poison_in_the_padding_of_partials_stays_there() {

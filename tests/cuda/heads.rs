@@ -22,7 +22,7 @@ struct Layer {
 impl Layer {
     fn new(random: &mut Random, n: usize, k: usize, rows: usize) -> Self {
         let mut some = |len: usize, given: bool| given.then(|| random.bf16s(len));
-        let (bias, add) = (some(n, n % 2 == 1), some(rows * n, n % 3 == 0));
+        let (bias, add) = (some(n, n % 2 == 1), some(rows * n, n.is_multiple_of(3)));
         let (weight, x) = (random.bf16s(n * k), random.bf16s(rows * k));
         Self { n, k, weight, bias, x, add, activation: Activation::None }
     }

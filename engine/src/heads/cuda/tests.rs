@@ -72,7 +72,7 @@ impl Case {
             Sequence {
                 states: (0..len * hidden).map(|_| round(3.0 * next())).collect(),
                 pages: (page..page + pages).rev().map(PageId).collect(),
-                prompt: if len % 3 == 0 { len - 1 } else { len },
+                prompt: if len.is_multiple_of(3) { len - 1 } else { len },
                 logits: (0..vocab).map(|_| 8.0 * next()).collect(),
                 candidate: ((next() + 1.0) * 0.5 * vocab as f32) as u32 % vocab as u32,
             }
