@@ -7,9 +7,14 @@ use std::sync::OnceLock;
 use tokenrouter_engine::EngineRequest;
 use tokenrouter_scheduler::{CountTable, Policy, Thresholds};
 
-use crate::pretend::{Answer, Setup, machine, requests};
+use crate::pretend::{Answer, Setup, machine, requests, sweep};
 
 const REQUESTS: usize = 16;
+
+/// Requests of a run: all, or half of them outside the sweep.
+fn count(all: usize) -> usize {
+    if sweep() { all } else { all / 2 }
+}
 
 /// What every run must give: one request at a time, without graphs, both models on one device.
 fn expected() -> &'static HashMap<u64, Answer> {
@@ -36,21 +41,26 @@ fn equal(setup: &Setup, asked: &[EngineRequest], at_once: usize) {
 #[test]
 fn concurrency_and_graphs_change_nothing() {
     let Some(_machine) = machine(0) else { return };
-    for at_once in [1, 4, 16] {
-        for graphs in [true, false] {
-            equal(&Setup { graphs, ..Setup::default() }, &requests(REQUESTS), at_once);
-        }
+    let whole = [(1, true), (4, true), (16, true), (1, false), (4, false), (16, false)];
+    for (at_once, graphs) in if sweep() { &whole[..] } else { &whole[1..3] } {
+        equal(&Setup { graphs: *graphs, ..Setup::default() }, &requests(REQUESTS), *at_once);
     }
 }
 
 /// Both models on one device, the large one over it and another, over two others, both over the same two.
 #[test]
 fn placements_change_nothing() {
-    let placements: [(&[usize], &[usize]); 4] = [(&[0], &[0]), (&[0], &[0, 1]), (&[0], &[1, 2]), (&[0, 1], &[0, 1])];
+    let placements: [(&[usize], &[usize]); 4] =
+        [(&[0], &[0]), (&[0], &[0, 1]), (&[0], &[1, 2]), (&[0, 1], &[0, 1])];
     for (i, (small, large)) in placements.into_iter().enumerate() {
         let Some(_machine) = machine(i as u64) else { return };
-        for (graphs, at_once) in [(true, 1), (true, 4), (true, 16), (false, 16)] {
-            equal(&Setup { small, large, graphs, ..Setup::default() }, &requests(8), at_once);
+        let whole = [(true, 4), (true, 1), (true, 16), (false, 1), (false, 4), (false, 16)];
+        for (graphs, at_once) in if sweep() { &whole[..] } else { &whole[..1] } {
+            equal(
+                &Setup { small, large, graphs: *graphs, ..Setup::default() },
+                &requests(count(8)),
+                *at_once,
+            );
         }
     }
 }
@@ -59,21 +69,26 @@ fn placements_change_nothing() {
 #[test]
 fn policies_change_nothing() {
     let peers = |b| Thresholds::peers(CountTable::constant(b));
-    let policies = [
-        Policy::Eager,
-        Policy::StepSync,
-        Policy::Exclusive(Thresholds::constants(&[1, 1])),
-        Policy::Exclusive(peers(3)),
+    // The last of them plans from what it measures.
+    let whole = [
         Policy::Threshold(peers(3)),
-        Policy::Threshold(Thresholds::constants(&[4000, 4000])),
+        Policy::Exclusive(peers(3)),
         Policy::Hold { thresholds: peers(4), beside: CountTable::constant(2) },
+        Policy::StepSync,
+        Policy::Eager,
+        Policy::Exclusive(Thresholds::constants(&[1, 1])),
+        Policy::Threshold(Thresholds::constants(&[4000, 4000])),
         Policy::Lookahead { alpha: 1.0 },
         Policy::Lookahead { alpha: 3.0 },
+        Policy::Lookahead { alpha: 1.0 },
     ];
-    for (i, policy) in policies.into_iter().enumerate() {
+    let policies = if sweep() { &whole[..] } else { &whole[..3] };
+    for (i, policy) in policies.iter().enumerate() {
         let Some(_machine) = machine(2 + i as u64) else { return };
         let large: &[usize] = if i % 2 == 0 { &[0] } else { &[0, 1] };
-        equal(&Setup { policy, large, ..Setup::default() }, &requests(8), 8);
+        let setup =
+            Setup { policy: policy.clone(), large, planner: i + 1 == whole.len(), ..Setup::default() };
+        equal(&setup, &requests(count(8)), 8);
     }
 }
 
@@ -81,25 +96,24 @@ fn policies_change_nothing() {
 #[test]
 fn bucket_borders_change_nothing() {
     let Some(_machine) = machine(1) else { return };
-    let borders = [7usize, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65];
-    let asked: Vec<EngineRequest> = requests(borders.len())
+    let borders = [8usize, 16, 32, 64, 128, 256];
+    let lengths: Vec<usize> = borders.iter().flat_map(|b| [b - 1, *b, b + 1]).collect();
+    let asked: Vec<EngineRequest> = requests(lengths.len())
         .into_iter()
-        .zip(borders)
+        .zip(&lengths)
         .map(|(mut request, len)| {
-            let prompt = request.prompt.clone();
-            request.prompt = prompt.into_iter().cycle().take(len).collect();
-            request.max_new_tokens = 6;
+            request.prompt = request.prompt.iter().copied().cycle().take(*len).collect();
+            request.max_new_tokens = 4;
             request
         })
         .collect();
-    let wide = Setup { max_step_tokens: 80, ..Setup::default() };
+    // Without the prefix cache a prompt's first step feeds just as many tokens as it has.
+    let wide = Setup { max_step_tokens: 264, prefix_cache: false, ..Setup::default() };
     let alone = Setup { graphs: false, ..wide.clone() }.answers(&asked, 1);
-    for (setup, at_once) in [
-        (wide.clone(), 1),
-        (wide, 12),
-        // Chunks of every size: the prompts are cut.
-        (Setup { max_step_tokens: 24, ..Setup::default() }, 5),
-    ] {
-        assert_eq!(setup.answers(&asked, at_once), alone, "at concurrency {at_once} with {setup:?}");
+    // Chunks of every size: the prompts are cut.
+    let narrow = Setup { max_step_tokens: 24, ..wide.clone() };
+    let whole = [(wide.clone(), 1), (narrow, 5), (wide, 12)];
+    for (setup, at_once) in if sweep() { &whole[..] } else { &whole[..2] } {
+        assert_eq!(setup.answers(&asked, *at_once), alone, "at concurrency {at_once} with {setup:?}");
     }
 }

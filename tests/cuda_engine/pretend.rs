@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use tokenrouter_emulate::{STUB_IMAGE, Session, Settings, session, skip};
 use tokenrouter_engine::{
-    ClientEvent, Command, CudaOptions, DType, DeviceKind, EngineConfig, EngineHandle, EngineRequest, RouteConfig,
+    ClientEvent, Command, CudaOptions, DType, DeviceKind, EngineConfig, EngineHandle, EngineRequest,
+    RouteConfig,
 };
-use tokenrouter_scheduler::{FinishReason, Policy};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::{FinishReason, PlannerConfig, Policy};
 
 use crate::support::engine::{demo_config, request, route, start, stop};
 use crate::support::golden_cases;
@@ -18,6 +19,11 @@ static IMAGES: [&[u8]; 1] = [&STUB_IMAGE];
 /// Tokens of a whole answer in these tests: enough for several handoffs, few enough for a kernel that runs thread by
 /// thread.
 pub(crate) const MAX_TOKENS: u32 = 24;
+
+/// Whether the whole sweep runs (`TOKENROUTER_CUDA_SWEEP=1`, as in CI) or a part of it that takes a minute.
+pub(crate) fn sweep() -> bool {
+    std::env::var_os("TOKENROUTER_CUDA_SWEEP").is_some_and(|v| v != "0")
+}
 
 /// Where the models run, and how.
 #[derive(Clone, Debug)]
@@ -31,6 +37,9 @@ pub(crate) struct Setup {
     pub(crate) memory: Option<u64>,
     /// Of the route by entropy.
     pub(crate) threshold: f64,
+    pub(crate) prefix_cache: bool,
+    /// Plans from what is measured, on top of the policy.
+    pub(crate) planner: bool,
 }
 
 impl Default for Setup {
@@ -44,6 +53,8 @@ impl Default for Setup {
             max_step_tokens: 64,
             memory: None,
             threshold: 0.03,
+            prefix_cache: true,
+            planner: false,
         }
     }
 }
@@ -55,6 +66,8 @@ impl Setup {
         config.policy = self.policy.clone();
         config.kv_dtype = DType::Bf16;
         config.context_len = 512;
+        config.prefix_cache = self.prefix_cache;
+        config.planner = self.planner.then(PlannerConfig::default);
         for (model, devices) in config.models.iter_mut().zip([self.small, self.large]) {
             model.devices = devices.to_vec();
             model.max_batch_rows = self.max_batch_rows;
@@ -138,7 +151,10 @@ pub(crate) fn run(engine: &EngineHandle, asked: &[EngineRequest], at_once: usize
                     writers.push(model);
                 }
                 ClientEvent::Finished { client, reason, .. } => {
-                    assert!(!matches!(reason, FinishReason::Failed(_)), "request {client} ended with {reason:?}");
+                    assert!(
+                        !matches!(reason, FinishReason::Failed(_)),
+                        "request {client} ended with {reason:?}"
+                    );
                     ended += 1;
                     submit(1);
                 }

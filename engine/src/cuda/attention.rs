@@ -1,11 +1,12 @@
 //! The work items of a step's attention, in waves whose partial results fit the buffer.
 //!
-//! Attention leaves one partial result per unit of 64 positions, head and token, which the merge folds. A long extend
-//! would need far more memory for them than everything else, so the buffer is bounded, and a step that needs more runs
-//! its attention in several waves, one after the other, over runs of its tokens. No bit depends on that: an item's result
-//! depends on positions alone. Only a step of one wave can run as a graph.
+//! Attention of a row of few queries leaves one partial result per unit of 64 positions, head and token, which the merge
+//! folds; a row of [`MANY_QUERIES`] needs none. Many rows of a long context could need more memory for them than everything
+//! else, so the buffer is bounded, and a step that needs more runs its attention in several waves, one after the other,
+//! over runs of its tokens. No bit depends on that: an item's result depends on positions alone. Only a step of one wave
+//! can run as a graph.
 
-use tokenrouter_kernels::cuda::{AttnRow, CudaError, UNIT_TOKENS};
+use tokenrouter_kernels::cuda::{AttnRow, CudaError, MANY_QUERIES, UNIT_TOKENS};
 
 use super::shape::Shape;
 
@@ -55,7 +56,8 @@ impl AttnLimits {
         let (tokens, rows) = (shape.max_tokens as u64, shape.max_rows as u64);
         // No step needs more: tiles of 16 queries may be filled in part, at most one a row and head.
         let units = (shape.context as u64).div_ceil(u64::from(UNIT_TOKENS));
-        let worst = units * limits.kv_heads * (tokens * group + 15 * rows);
+        let queries = (tokens * group).min(rows * u64::from(MANY_QUERIES - 1));
+        let worst = units * limits.kv_heads * (queries + 15 * rows);
         let granted =
             bytes.unwrap_or_else(|| (one * rows * part_values * 4).clamp(PARTIALS_BYTES, DECODE_BYTES));
         // Numbers of items and rows are 32 bits wide in the kernels.
@@ -78,6 +80,9 @@ impl AttnLimits {
     /// Items, and rows of partial results, of `tokens` tokens from position `start` on.
     fn need(&self, tokens: u64, start: u64) -> (u64, u64) {
         let queries = tokens * self.group;
+        if queries >= u64::from(MANY_QUERIES) {
+            return (0, 0);
+        }
         let items = (start + tokens).div_ceil(u64::from(UNIT_TOKENS)) * self.kv_heads * queries.div_ceil(16);
         (items, items * queries.min(16))
     }
@@ -93,6 +98,7 @@ impl AttnLimits {
         if self.need(tokens, start).1 <= room {
             return tokens;
         }
+        // So these are few queries, and fewer tokens need less.
         let (mut fits, mut too_many) = (0, tokens);
         while too_many - fits > 1 {
             let middle = (fits + too_many) / 2;

@@ -80,7 +80,9 @@ impl fmt::Display for CudaStartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device { model, error, .. } if model.is_empty() => error.fmt(f),
-            Self::Device { ordinal, model, error } => write!(f, "model \"{model}\" on CUDA device {ordinal}: {error}"),
+            Self::Device { ordinal, model, error } => {
+                write!(f, "model \"{model}\" on CUDA device {ordinal}: {error}")
+            }
             Self::TooSmall(error) => error.fmt(f),
         }
     }
@@ -109,7 +111,8 @@ pub(crate) fn build(models: &[PlacedModel<'_>], on: &DeviceUse<'_>) -> Result<Bu
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut sites = open(&ordinals, models.len(), on)?;
-    let shortest = models.iter().map(|m| m.open.config().context_len(m.options.context_len)).min().unwrap_or(1);
+    let shortest =
+        models.iter().map(|m| m.open.config().context_len(m.options.context_len)).min().unwrap_or(1);
     let plan_for = |sites: &[Site], shard: fn(&PlacedModel<'_>, &Site, usize) -> Option<ShardDemand>| {
         let demands = sites.iter().map(|site| demand(models, site, shard)).collect();
         plan::plan(demands, shortest).map_err(CudaStartError::TooSmall)
@@ -118,7 +121,9 @@ pub(crate) fn build(models: &[PlacedModel<'_>], on: &DeviceUse<'_>) -> Result<Bu
     plan_for(&sites, least)?;
     join(models, &mut sites)?;
     load(models, &mut sites, on)?;
-    every_shard(models, &mut sites, |shard| shard.model.measure_graphs().map(|bytes| *shard.graph_bytes = bytes))?;
+    every_shard(models, &mut sites, |shard| {
+        shard.model.measure_graphs().map(|bytes| *shard.graph_bytes = bytes)
+    })?;
     let plan = plan_for(&sites, measured)?;
     every_shard(models, &mut sites, |shard| shard.model.allocate_cache(plan.pages))?;
     every_shard(models, &mut sites, |shard| shard.model.warm_up())?;
@@ -141,7 +146,8 @@ fn everywhere<T: Send, R: Send>(
 ) -> Result<Vec<R>, CudaStartError> {
     let outcomes: Vec<Result<R, CudaStartError>> = std::thread::scope(|scope| {
         let threads: Vec<_> = items.map(|item| scope.spawn(|| work(item))).collect();
-        let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let joined =
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         joined.collect()
     });
     outcomes.into_iter().collect()
@@ -176,14 +182,16 @@ fn budget(on: &DeviceUse<'_>, free: u64, total: u64) -> u64 {
 fn join(models: &[PlacedModel<'_>], sites: &mut [Site]) -> Result<(), CudaStartError> {
     let mut ids = BTreeMap::new();
     for (i, model) in models.iter().enumerate().filter(|(_, m)| m.devices.len() > 1) {
-        let failed = |error| CudaStartError::Device { ordinal: model.devices[0], model: model.name.to_owned(), error };
+        let failed =
+            |error| CudaStartError::Device { ordinal: model.devices[0], model: model.name.to_owned(), error };
         ids.insert(i, Communicator::unique_id().map_err(failed)?);
     }
     everywhere(sites.iter_mut(), |site| {
         for (&i, id) in &ids {
             let model = &models[i];
             let Some(shard) = model.shard_on(site.ordinal) else { continue };
-            let joined = Communicator::join(&site.context.device, *id, shard.index, shard.count, JOIN_DEADLINE);
+            let joined =
+                Communicator::join(&site.context.device, *id, shard.index, shard.count, JOIN_DEADLINE);
             site.communicators[i] = Some(joined.map_err(|error| at(site.ordinal, model, error))?);
         }
         Ok(())
@@ -258,7 +266,11 @@ impl PlacedModel<'_> {
     }
 
     fn shard_name(&self, shard: Shard) -> String {
-        if shard.is_cut() { format!("{} {}/{}", self.name, shard.index + 1, shard.count) } else { self.name.to_owned() }
+        if shard.is_cut() {
+            format!("{} {}/{}", self.name, shard.index + 1, shard.count)
+        } else {
+            self.name.to_owned()
+        }
     }
 }
 

@@ -42,7 +42,7 @@ mod tests;
 mod upload;
 mod weights;
 
-pub(crate) use build::{DeviceUse, PlacedModel, build};
 pub use build::CudaStartError;
+pub(crate) use build::{DeviceUse, PlacedModel, build};
 pub use plan::DeviceTooSmall;
 pub(crate) use rank::CudaRank;

@@ -1,6 +1,7 @@
 //! One shard of one model on one rank.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use half::bf16;
 use tokenrouter_kernels::cuda::{
@@ -24,6 +25,9 @@ use crate::model::{ModelOptions, OpenModel};
 use crate::ranks::{GraphKey, LaunchRecord};
 use crate::shard::Shard;
 use crate::step::Step;
+
+/// How long the ranks of a model wait for each other at the start.
+const RANKS_DEADLINE: Duration = Duration::from_secs(120);
 
 /// What [`CudaModel::load`] loads.
 pub(crate) struct ModelSpec<'a> {
@@ -185,15 +189,16 @@ impl CudaModel {
         Ok(())
     }
 
-    /// The device memory that the graphs take: captures all of them with addresses of no cache, instantiates and uploads
-    /// them, and destroys them again. To be called before [`Self::allocate_cache`], with nothing else allocating on the
-    /// device.
+    /// The device memory that the graphs take, and what the communicator takes with its first collective: captures all
+    /// graphs with addresses of no cache, instantiates and uploads them, and destroys them again. To be called before
+    /// [`Self::allocate_cache`], with nothing else allocating on the device, and on all ranks of the model at once.
     ///
     /// # Errors
-    /// What the driver says.
+    /// What the driver says, or that the other ranks did not come.
     pub(crate) fn measure_graphs(&mut self) -> Result<u64, CudaError> {
         self.wait()?;
         let (before, _) = self.context.device.memory()?;
+        self.meet()?;
         self.capture()?;
         self.upload()?;
         let (after, _) = self.context.device.memory()?;
@@ -269,7 +274,8 @@ impl CudaModel {
     /// What the driver says about the step: a kernel that failed is named.
     pub(crate) fn finished(&mut self) -> Result<bool, CudaError> {
         let done = self.event.query()?;
-        if let (false, Some(comm)) = (done, &self.comm) {
+        // An aborted step is over when the device says so, and not before.
+        if let (false, false, Some(comm)) = (done, self.aborted, &self.comm) {
             comm.async_error()?;
         }
         if let (true, Some(step)) = (done, self.in_flight) {
@@ -330,7 +336,6 @@ impl CudaModel {
             cache: self.cache.as_ref(),
             shape: &self.shape,
             stream: &self.stream,
-            context: &self.context,
         }
     }
 
@@ -382,8 +387,32 @@ impl CudaModel {
     fn run_padding(&mut self, graph: Option<u32>) -> Result<(), CudaError> {
         let step = padding_step(self.pages);
         self.start(&step, graph, None, self.pages + 1)?;
-        self.event.synchronize()?;
-        self.finished().map(|_| ())
+        self.wait_for_ranks()
+    }
+
+    /// One uncaptured collective, before any is captured.
+    fn meet(&mut self) -> Result<(), CudaError> {
+        let (Some(comm), Some(exchange)) = (&self.comm, &self.arena.exchange) else { return Ok(()) };
+        // SAFETY: the buffer holds more than one value and lives as long as the model; all ranks come here.
+        unsafe { comm.all_reduce_sum_f32(&self.stream, exchange.partial.ptr(), 1) }?;
+        self.event.record(&self.stream)?;
+        self.in_flight = Some(InFlight { results: ResultMap::default() });
+        self.wait_for_ranks()
+    }
+
+    /// Waits for the step in flight, and for the other ranks no longer than [`RANKS_DEADLINE`].
+    fn wait_for_ranks(&mut self) -> Result<(), CudaError> {
+        let start = Instant::now();
+        while !self.finished()? {
+            if start.elapsed() > RANKS_DEADLINE {
+                self.abort();
+                let seconds = RANKS_DEADLINE.as_secs();
+                let what = format!("the other ranks of the model did not come within {seconds} seconds");
+                return Err(CudaError::Shape(what));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn wait(&self) -> Result<(), CudaError> {
@@ -421,7 +450,6 @@ pub(super) struct Parts<'a> {
     pub(super) cache: Option<&'a Buffer<bf16>>,
     pub(super) shape: &'a Shape,
     pub(super) stream: &'a Arc<CudaStream>,
-    pub(super) context: &'a RankContext,
 }
 
 impl Drop for CudaModel {

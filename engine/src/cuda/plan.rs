@@ -76,8 +76,7 @@ impl fmt::Display for DeviceTooSmall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let d = &self.device;
         let sum = |part: fn(&ShardDemand) -> u64| show_bytes(d.shards.iter().map(part).sum());
-        let needed =
-            d.fixed() + d.page_bytes() * (self.needed_tokens.div_ceil(PAGE_TOKENS) as u64 + 1);
+        let needed = d.fixed() + d.page_bytes() * (self.needed_tokens.div_ceil(PAGE_TOKENS) as u64 + 1);
         let names: Vec<&str> = d.shards.iter().map(|s| s.name.as_str()).collect();
         write!(
             f,

@@ -65,6 +65,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
 /// The core of a scenario.
 pub(super) fn prepare(scenario: &Scenario) -> Result<Core, SimError> {
     Core::new(scenario.config.clone(), scenario.routers())
+        .map(|core| core.exclusive(&scenario.exclusive))
         .map_err(|e| SimError(format!("the scenario is not possible: {e}")))
 }
 

@@ -7,7 +7,7 @@ use super::random_policy::random_policy;
 use super::reference::reference;
 use super::route::{RouteKind, SimRoute, dress};
 use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
-use crate::ids::{ModelId, Nanos, PAGE_TOKENS, RouteId};
+use crate::ids::{ModelId, ModelSet, Nanos, PAGE_TOKENS, RouteId};
 use crate::router::{Online, Router, Threshold};
 
 /// A request and when it arrives.
@@ -49,6 +49,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The core.
     pub config: CoreConfig,
+    /// Sets of models that never run beside each other.
+    pub exclusive: Vec<ModelSet>,
     /// One per model.
     pub devices: Vec<DeviceSpec>,
     /// The routes.
@@ -121,7 +123,8 @@ impl Scenario {
             // While the prompt is being computed.
             actions.iter_mut().for_each(|a| a.at = a.at / 6 + 40);
         }
-        Self { seed, config, devices, routes, requests, actions }
+        let exclusive = random_exclusive(seed, models);
+        Self { seed, config, exclusive, devices, routes, requests, actions }
     }
 
     /// The same requests and routes in quiet weather: another policy, other latencies, limits and arrival times,
@@ -158,6 +161,16 @@ impl Scenario {
 
 fn random_handoff(seed: u64) -> Handoff {
     if Random::new(seed ^ 0x04ea_d317).chance(0.3) { Handoff::Readmit } else { Handoff::Resume }
+}
+
+/// In a quarter of the scenarios some models take turns.
+fn random_exclusive(seed: u64, models: usize) -> Vec<ModelSet> {
+    let mut random = Random::new(seed ^ 0x0e8c_1d5e);
+    if models < 2 || !random.chance(0.25) {
+        return Vec::new();
+    }
+    let set = (0..models).filter(|_| random.chance(0.7)).map(|m| ModelId(m as u8)).collect();
+    vec![set]
 }
 
 fn random_route(random: &mut Random, models: usize) -> RouteKind {
