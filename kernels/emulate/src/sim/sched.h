@@ -24,6 +24,8 @@ struct Scheduler {
 };
 extern Scheduler sched;
 
+// Gives a fiber that has not begun yet (no stack pointer) its stack.
+void prepare(Fiber* fiber);
 // Lets the fibers in waiting loops look again; false when there are none, or they have looked too often.
 bool wake_spinners();
 
@@ -61,8 +63,13 @@ inline void sleep_here(Fiber* me) {
         me->state = State::Ready;
         return;
     }
-    if (next != nullptr) self = next;
-    switch_stack(&me->sp, next != nullptr ? next->sp : sched.host_sp);
+    if (next == nullptr) {
+        switch_stack(&me->sp, sched.host_sp);
+        return;
+    }
+    if (next->sp == nullptr) prepare(next);
+    self = next;
+    switch_stack(&me->sp, next->sp);
 }
 
 }  // namespace emu

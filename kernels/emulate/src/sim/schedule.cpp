@@ -41,19 +41,26 @@ void to_host() {
     switch_stack(&unused, sched.host_sp);
 }
 
+// Runs the thread of the current fiber, and on the same stack every thread after it that has not begun yet.
 void fiber_main() {
-    now.kernel->call(now.kernel->function, now.args);
-    Fiber* me = current();
-    copies_end(me);
-    me->state = State::Done;
-    done++;
-    warp_lane_left(me->index);
-    barrier_thread_left();
-    Fiber* next = sched.failed ? nullptr : pick();
-    if (next == nullptr) to_host();
-    self = next;
-    void* unused;
-    switch_stack(&unused, next->sp);
+    for (;;) {
+        now.kernel->call(now.kernel->function, now.args);
+        Fiber* me = current();
+        if (!me->copies.empty()) copies_end(me);
+        me->state = State::Done;
+        done++;
+        warp_lane_left(me->index);
+        barrier_thread_left();
+        Fiber* next = sched.failed ? nullptr : pick();
+        if (next == nullptr) to_host();
+        self = next;
+        if (next->sp == nullptr) {
+            std::swap(me->stack, next->stack);
+            continue;
+        }
+        void* unused;
+        switch_stack(&unused, next->sp);
+    }
 }
 
 std::string place() {
@@ -78,8 +85,8 @@ void start_fiber(unsigned i) {
     f.group = f.waited = 0;
     f.products = nullptr;
     f.state = State::Ready;
-    // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
-    f.sp = prepare_stack(f.stack, stack_bytes() - i % 61 * 128, fiber_main);
+    // Its stack is prepared when another one waits for the first time.
+    f.sp = nullptr;
 }
 
 std::string deadlock() {
@@ -112,6 +119,7 @@ void run_block(unsigned number) {
     // Under policy 1 the last fiber pushed runs first, so thread order is reversed there.
     for (unsigned i = 0; i < threads; i++) make_ready(&fibers[i]);
     Fiber* first = pick();
+    prepare(first);
     self = first;
     running = true;
     switch_stack(&sched.host_sp, first->sp);
@@ -134,6 +142,11 @@ void set_seed(uint64_t seed) {
     seed_value = seed;
     launches = 0;
     sched.policy = unsigned(seed < 2 ? seed : 2);
+}
+
+void prepare(Fiber* fiber) {
+    // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
+    fiber->sp = prepare_stack(fiber->stack, stack_bytes() - fiber->index % 61 * 128, fiber_main);
 }
 
 bool wake_spinners() {

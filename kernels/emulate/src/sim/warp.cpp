@@ -122,7 +122,10 @@ int barrier(int op, int value, EMU_AT) {
     if (op == 1) pending_value |= value;
     if (op == 2) pending_value += value;
     if (++waiting < threads_alive()) {
-        wait_here(State::AtBarrier, "__syncthreads", site);
+        // What it waits for is the same for all of them: warp_wait().
+        me->state = State::AtBarrier;
+        me->waits_for = nullptr;
+        sleep_here(me);
     } else {
         open_barrier();
     }
@@ -143,7 +146,12 @@ void warps_begin(unsigned threads) {
 }
 
 void warp_wait(Fiber* fiber) {
-    if (fiber->state != State::InWarp || fiber->waits_for != nullptr) return;
+    if (fiber->waits_for != nullptr) return;
+    if (fiber->state == State::AtBarrier) {
+        fiber->waits_for = "__syncthreads";
+        fiber->site = barrier_site;
+    }
+    if (fiber->state != State::InWarp) return;
     const Meeting& m = warps[fiber->index / 32].whole;
     fiber->waits_for = m.what;
     fiber->site = m.site;
