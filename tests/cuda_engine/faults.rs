@@ -5,7 +5,7 @@ use tokenrouter_engine::{ClientEvent, Command, EngineHandle};
 use tokenrouter_scheduler::FinishReason;
 use tokenrouter_scheduler::router::Registry;
 
-use crate::pretend::{Setup, machine, requests, run};
+use crate::pretend::{Setup, machine, requests, run, settings};
 use crate::support::engine::{request, start, stop};
 
 /// CUDA_ERROR_ILLEGAL_ADDRESS, as a kernel with a wrong address leaves it.
@@ -70,10 +70,11 @@ fn little_memory_preempts_and_changes_nothing() {
 #[test]
 fn a_lost_device_fails_its_model_and_no_other() {
     let Some(machine) = machine(5) else { return };
+    let Some(emulation) = machine.emulation() else { return };
     let setup = Setup { large: &[1], ..Setup::default() };
     let engine = start(&setup.config(), &Registry::builtin());
     assert_eq!(run(&engine, &requests(2), 2).len(), 2);
-    machine.inject(1, 40, ILLEGAL_ADDRESS);
+    emulation.inject(1, 40, ILLEGAL_ADDRESS);
     let text = failure(&engine, 100, 1);
     assert!(text.contains("CUDA device 1"), "{text}");
     assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
@@ -90,12 +91,13 @@ fn a_lost_device_fails_its_model_and_no_other() {
 #[test]
 fn a_rank_that_fails_takes_the_step_with_it() {
     let Some(machine) = machine(6) else { return };
+    let Some(emulation) = machine.emulation() else { return };
     for lost in [1usize, 2] {
-        machine.reset(tokenrouter_emulate::Settings { devices: 3, memory: 256 << 20, ..Default::default() });
+        emulation.reset(settings(6));
         let setup = Setup { large: &[1, 2], ..Setup::default() };
         let engine = start(&setup.config(), &Registry::builtin());
         assert_eq!(run(&engine, &requests(2), 2).len(), 2);
-        machine.inject(lost, 60, ILLEGAL_ADDRESS);
+        emulation.inject(lost, 60, ILLEGAL_ADDRESS);
         let text = failure(&engine, 100, 1);
         assert!(text.contains(&format!("CUDA device {lost}")), "{text}");
         engine

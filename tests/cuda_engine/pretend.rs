@@ -1,12 +1,14 @@
 //! A pretend machine with the demo pair on it.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use tokenrouter_emulate::{STUB_IMAGE, Session, Settings, session, skip};
 use tokenrouter_engine::{
     ClientEvent, Command, CudaOptions, DType, DeviceKind, EngineConfig, EngineHandle, EngineRequest,
     RouteConfig,
 };
+use tokenrouter_kernels::cuda::{Device, images};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, PlannerConfig, Policy};
 
@@ -15,6 +17,9 @@ use crate::support::golden_cases;
 
 /// The images that the pretend driver takes.
 static IMAGES: [&[u8]; 1] = [&STUB_IMAGE];
+
+/// Devices of the pretend machine.
+const DEVICES: usize = 3;
 
 /// Tokens of a whole answer in these tests: enough for several handoffs, few enough for a kernel that runs thread by
 /// thread.
@@ -76,7 +81,7 @@ impl Setup {
         config.device = DeviceKind::Cuda(CudaOptions {
             memory_bytes: self.memory,
             graphs: self.graphs,
-            images: &IMAGES,
+            images: if real().is_some() { images() } else { &IMAGES },
             ..CudaOptions::default()
         });
         config
@@ -104,15 +109,53 @@ fn routes(threshold: f64) -> Vec<RouteConfig> {
     ]
 }
 
-/// A pretend machine with three devices, or `None` with a line that says why.
-pub(crate) fn machine(seed: u64) -> Option<Session> {
-    match session(Settings { devices: 3, memory: 256 << 20, seed, ..Settings::default() }) {
-        Ok(session) => Some(session),
+/// Whether this process has a driver, a GPU and kernels for it; decided before the emulation is loaded.
+fn real() -> Option<usize> {
+    static REAL: OnceLock<Option<usize>> = OnceLock::new();
+    *REAL.get_or_init(|| if images().is_empty() { None } else { Device::count().ok().filter(|n| *n > 0) })
+}
+
+/// What the tests run on: the emulation, or the GPUs of this machine.
+pub(crate) struct Machine {
+    emulation: Option<Session>,
+}
+
+impl Machine {
+    /// The emulation, for tests that break devices; a line says where there is none.
+    pub(crate) fn emulation(&self) -> Option<&Session> {
+        if self.emulation.is_none() {
+            println!("skipped: a real GPU is not broken on purpose");
+        }
+        self.emulation.as_ref()
+    }
+
+    /// Whether it has devices `0..=last`; a line says that it has not.
+    pub(crate) fn reaches(&self, last: usize) -> bool {
+        let count = if self.emulation.is_some() { DEVICES } else { real().unwrap_or(0) };
+        if last >= count {
+            println!("skipped: device {last} is not there, there are {count}");
+        }
+        last < count
+    }
+}
+
+/// A pretend machine with three devices, or the real one; `None` with a line that says why.
+pub(crate) fn machine(seed: u64) -> Option<Machine> {
+    if real().is_some() {
+        return Some(Machine { emulation: None });
+    }
+    match session(settings(seed)) {
+        Ok(session) => Some(Machine { emulation: Some(session) }),
         Err(why) => {
             skip(&why);
             None
         }
     }
+}
+
+/// Of the pretend machine.
+pub(crate) fn settings(seed: u64) -> Settings {
+    Settings { devices: DEVICES, memory: 256 << 20, seed, ..Settings::default() }
 }
 
 /// Requests over the golden prompts: two of four routed by entropy, one at a fixed share, one pinned; greedy and sampled.
