@@ -3,6 +3,7 @@
 
 mod bits;
 mod bounds;
+mod checkpoint;
 mod faults;
 mod heads;
 mod ranks;

@@ -43,6 +43,15 @@ fn graphs_and_single_launches_agree_on_both_sides_of_every_border() {
         let graph = last_logits(&mut model, &ids, &[length], true);
         assert_eq!(graph, eager, "{length} tokens");
     }
+    // As many rows as a bucket holds.
+    let texts: Vec<Vec<u32>> = (0..8).map(|i| random_ids(i, 1, 450)).collect();
+    let own: Vec<_> = (0..8).map(|i| pages(i, 1)).collect();
+    let rows = || (0..8).map(|i| TestRow { tokens: &texts[i], fed: 0..1, pages: &own[i], sample: greedy() });
+    let full = [None, Some(8)].map(|graph| {
+        let results = run_in(&mut model, step(&rows().collect::<Vec<_>>()), graph);
+        (results, bits(&logits(&mut model, 8)))
+    });
+    assert_eq!(full[0], full[1]);
     drop(model);
     drop(emu);
 }

@@ -3,9 +3,11 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cuda::{Communicator, NcclId};
 use tokenrouter_scheduler::RowResult;
 
+use super::checkpoint::{Sizes, write};
 use super::support::*;
 use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, OpenModel};
@@ -45,7 +47,8 @@ type Found = Vec<(Vec<RowResult>, Vec<Vec<u32>>)>;
 
 /// Some steps of two texts: extends, decodes, both, in graphs or not.
 fn walk(model: &mut CudaModel, graphs: bool) -> Found {
-    let texts = [problem(0), problem(3)];
+    let vocab = model.parts().shape.vocab;
+    let texts = [problem(0), problem(3)].map(|t| t.into_iter().map(|id| id % vocab).collect::<Vec<u32>>());
     let own = [pages(0, 80), pages(12, 80)];
     let row = |i: usize, fed| TestRow { tokens: &texts[i], fed, pages: &own[i], sample: greedy() };
     let steps = [
@@ -101,6 +104,20 @@ fn two_ranks_are_one_to_the_bit() {
             assert_eq!(sharded(&open, 2, graphs), expected, "{name}, graphs {graphs}");
         }
     }
+    drop(emu);
+}
+
+/// Untied, biases on all products, and sums whose order shows: the halves of one rank must be what two ranks hold.
+#[test]
+fn two_ranks_add_up_as_the_halves_of_one_do() {
+    let Some(emu) = emulation(2) else { return };
+    let dir = write("halves", DType::F32, &Sizes { hidden: 45, inner: 256, q_heads: 4, steady: true });
+    let open = Model::open(&dir).unwrap();
+    let mut single = ready(&open, 64, &BUCKETS[..3], None);
+    let expected = walk(&mut single, true);
+    drop(single);
+    assert_eq!(sharded(&open, 2, true), expected);
+    std::fs::remove_dir_all(&dir).unwrap();
     drop(emu);
 }
 

@@ -7,6 +7,9 @@ use super::support::*;
 use crate::model::Model;
 use crate::step::Step;
 
+/// An id that no random text holds, put at the front of the last one.
+const ONLY_PROMPT: u32 = 451;
+
 /// What clients may ask for, one kind a row.
 fn wishes() -> Vec<SamplingParams> {
     let base = SamplingParams::default;
@@ -30,6 +33,13 @@ fn wishes() -> Vec<SamplingParams> {
             top_p: 0.9,
             ..base()
         },
+        // An id of the prompt alone: the penalty is for what was written.
+        SamplingParams {
+            temperature: 0.0,
+            logit_bias: vec![(ONLY_PROMPT, 60.0)],
+            presence_penalty: 100.0,
+            ..base()
+        },
     ]
 }
 
@@ -51,9 +61,10 @@ fn expected(step: &Step, index: usize, logits: &[f32]) -> u32 {
 fn equal_logits_give_the_cpu_s_tokens_and_signals() {
     let Some(emu) = emulation(1) else { return };
     let open = Model::open(&demo("slm")).unwrap();
-    let mut model = ready(&open, 64, &BUCKETS, None);
-    let texts: Vec<Vec<u32>> = (0..9).map(|i| random_ids(i, 12, 450)).collect();
-    let own: Vec<_> = (0..9).map(|i| pages(i, 12)).collect();
+    let mut model = ready(&open, 128, &BUCKETS, None);
+    let mut texts: Vec<Vec<u32>> = (0..10).map(|i| random_ids(i, 12, 450)).collect();
+    texts[9][0] = ONLY_PROMPT;
+    let own: Vec<_> = (0..10).map(|i| pages(i, 12)).collect();
     let mut distinct = std::collections::BTreeSet::new();
     for mask in [false, true] {
         let rows: Vec<TestRow<'_>> = wishes()
@@ -67,7 +78,8 @@ fn equal_logits_give_the_cpu_s_tokens_and_signals() {
             })
             .collect();
         let make = || step_with(&rows, &[7, 452, 7, 99_999], mask);
-        for graph in [Some(64), None] {
+        // 70 tokens.
+        for graph in [Some(128), None] {
             let results = run_in(&mut model, make(), graph);
             let raw = logits(&mut model, rows.len());
             let step = make();
@@ -86,6 +98,7 @@ fn equal_logits_give_the_cpu_s_tokens_and_signals() {
                 assert!(near(found.margin, cpu.margin), "{} {}", found.margin, cpu.margin);
                 assert_eq!(found.entropy_norm, found.entropy / 455f32.ln());
             }
+            assert_eq!(results[9].token, ONLY_PROMPT);
             let biased = results[7].token;
             assert_eq!(biased == 7, !mask, "a bias of 41 wins, unless the id is forbidden: {biased}");
         }

@@ -1,10 +1,8 @@
 //! Log-probabilities against the CPU's model, whose activations are f32 while the card's are bf16.
 
-use std::path::Path;
-
-use safetensors::tensor::{Dtype, TensorView};
 use tokenrouter_kernels::DType;
 
+use super::checkpoint::{Sizes, write};
 use super::support::*;
 use crate::cuda::model::CudaModel;
 use crate::model::{Model, OpenModel};
@@ -116,69 +114,11 @@ fn every_architecture_is_the_cpu_s_within_rounding() {
 fn all_biases_and_all_types_of_weights_are_the_cpu_s_within_rounding() {
     let Some(emu) = emulation(1) else { return };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
-        let dir = std::env::temp_dir().join(format!("tokenrouter-{}-{}", std::process::id(), dtype.name()));
-        write_biased(&dir, dtype);
+        let dir = write(dtype.name(), dtype, &Sizes { hidden: 45, inner: 70, q_heads: 6, steady: false });
         let open = Model::open(&dir).unwrap();
         let ids = random_ids(6, 40, 97);
         check(dtype.name(), &compare(&open, &ids, 3), 0.008, 0.04);
         std::fs::remove_dir_all(&dir).unwrap();
     }
     drop(emu);
-}
-
-/// A Llama of odd widths with a bias on every product, its values such as all three types hold exactly.
-fn write_biased(dir: &Path, dtype: DType) {
-    std::fs::create_dir_all(dir).unwrap();
-    let config = serde_json::json!({
-        "architectures": ["LlamaForCausalLM"], "hidden_size": 45, "intermediate_size": 70, "num_hidden_layers": 2,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 97, "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 256, "attention_bias": true, "mlp_bias": true, "tie_word_embeddings": false,
-    });
-    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    let mut shapes = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![97, 45]),
-        ("lm_head.weight".to_owned(), vec![97, 45]),
-        ("model.norm.weight".to_owned(), vec![45]),
-    ];
-    for layer in 0..2 {
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
-        shapes.extend([
-            (name("input_layernorm.weight"), vec![45]),
-            (name("post_attention_layernorm.weight"), vec![45]),
-        ]);
-        for (part, n, k) in [
-            ("self_attn.q_proj", 96, 45),
-            ("self_attn.k_proj", 32, 45),
-            ("self_attn.v_proj", 32, 45),
-            ("self_attn.o_proj", 45, 96),
-            ("mlp.gate_proj", 70, 45),
-            ("mlp.up_proj", 70, 45),
-            ("mlp.down_proj", 45, 70),
-        ] {
-            shapes.push((name(&format!("{part}.weight")), vec![n, k]));
-            shapes.push((name(&format!("{part}.bias")), vec![n]));
-        }
-    }
-    let data: Vec<(String, Vec<usize>, Vec<u8>)> = shapes
-        .into_iter()
-        .enumerate()
-        .map(|(seed, (name, shape))| {
-            let values = random_ids(seed as u64, shape.iter().product(), 65);
-            let mut bytes = vec![0; values.len() * dtype.size()];
-            for (i, value) in values.iter().enumerate() {
-                let x = (*value as f32 - 32.0) / 128.0;
-                dtype.write(&mut bytes, i, if name.contains("norm") { 1.0 + x } else { x });
-            }
-            (name, shape, bytes)
-        })
-        .collect();
-    let kind = match dtype {
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
-    };
-    let views = data
-        .iter()
-        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(kind, shape.clone(), bytes).unwrap()));
-    safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).unwrap();
 }
