@@ -10,10 +10,16 @@ mod harness;
 
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/fold.rs"]
+mod fold;
+#[path = "cuda/heads.rs"]
+mod heads;
 #[path = "cuda/layers.rs"]
 mod layers;
 #[path = "cuda/linear.rs"]
 mod linear;
+#[path = "cuda/linear_tiled.rs"]
+mod linear_tiled;
 #[path = "cuda/qkv.rs"]
 mod qkv;
 #[path = "cuda/sampling.rs"]

@@ -211,7 +211,7 @@ impl fmt::Display for JointPlan {
 }
 
 /// Bytes in the largest binary unit that keeps at least one whole, with two decimals.
-fn show_bytes(bytes: u64) -> String {
+pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

@@ -21,6 +21,8 @@
 
 mod citer;
 mod co_llm;
+#[cfg(feature = "cuda-host")]
+pub mod cuda;
 mod file;
 #[cfg(test)]
 mod golden;
@@ -37,6 +39,9 @@ mod write;
 use std::path::PathBuf;
 
 use tokenrouter_scheduler::router::Threshold;
+
+#[cfg(feature = "cuda-host")]
+use crate::step::Step;
 
 pub use file::{CiterShape, CoLlmShape, HeadShape, QueryShape, R2rShape, RouterFile};
 pub use owner::{ModelPrint, Owner, tokenizer_print};
@@ -55,6 +60,19 @@ pub struct PromptEnd {
     pub sampled: usize,
     /// Tokens of the prompt.
     pub tokens: usize,
+}
+
+#[cfg(feature = "cuda-host")]
+impl PromptEnd {
+    /// The prompts that end in `step`, in the order of its sampling rows.
+    pub(crate) fn of(step: &Step) -> impl Iterator<Item = Self> + '_ {
+        let sampling =
+            step.rows.iter().enumerate().filter_map(|(row, r)| r.sample.as_ref().map(|s| (row, s)));
+        sampling
+            .enumerate()
+            .filter(|(_, (_, spec))| spec.key.position as usize == spec.prompt_len)
+            .map(|(sampled, (row, spec))| Self { row, sampled, tokens: spec.prompt_len })
+    }
 }
 
 /// A loaded head as the server shows it.

@@ -7,6 +7,8 @@
 pub mod budget;
 pub mod comm;
 pub mod config;
+#[cfg(feature = "cuda-host")]
+mod cuda;
 pub mod decoder;
 pub mod device;
 pub mod error;
@@ -25,6 +27,8 @@ mod ranks;
 mod start;
 pub mod status;
 
+#[cfg(feature = "cuda-host")]
+pub use cuda::{CudaStartError, DeviceTooSmall};
 pub use device::{CudaOptions, DeviceKind, check_devices};
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,

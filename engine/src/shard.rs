@@ -194,7 +194,8 @@ pub fn check_cpu(config: &ModelConfig, count: usize) -> Result<(), ShardError> {
 /// Whether `count` ranks can share the model on CUDA.
 ///
 /// # Errors
-/// As [`check`]; and more than [`CUDA_MAX_SHARDS`] ranks, or slices of K that are no multiples of [`CUDA_K_STEP`].
+/// As [`check`]; and more than [`CUDA_MAX_SHARDS`] ranks, or cut slices of K that are no multiples of [`CUDA_K_STEP`]; a
+/// whole K is padded.
 pub fn check_cuda(config: &ModelConfig, count: usize) -> Result<(), ShardError> {
     check(config, count)?;
     if count > CUDA_MAX_SHARDS {
@@ -204,7 +205,7 @@ pub fn check_cuda(config: &ModelConfig, count: usize) -> Result<(), ShardError> 
     let inputs = [("num_attention_heads", config.q_width()), ("intermediate_size", config.intermediate_size)];
     for (field, k) in inputs {
         let slice = k / count;
-        if !slice.is_multiple_of(CUDA_K_STEP) {
+        if count > 1 && !slice.is_multiple_of(CUDA_K_STEP) {
             let what = if field == "intermediate_size" { "" } else { "times head_dim " };
             let problem = format!(
                 "{what}is {k}, of which each of {count} devices holds {slice}: a multiple of {CUDA_K_STEP} is needed on \

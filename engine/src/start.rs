@@ -16,6 +16,8 @@ use tokenrouter_scheduler::{
 };
 
 use crate::budget::BudgetError;
+#[cfg(feature = "cuda-host")]
+use crate::cuda::CudaStartError;
 use crate::device::DeviceKind;
 use crate::error::LoadError;
 use crate::executor::RankExecutor;
@@ -121,6 +123,9 @@ pub enum EngineError {
     Device(String),
     /// The models do not fit.
     Budget(BudgetError),
+    /// The GPUs refused something, or do not hold the models.
+    #[cfg(feature = "cuda-host")]
+    Cuda(CudaStartError),
     /// A router could not be made.
     Router(RouterError),
     /// A router reads the score of a head that its entry model does not have.
@@ -151,6 +156,8 @@ impl std::fmt::Display for EngineError {
             EngineError::Placement { model, problem } => write!(f, "model \"{model}\": {problem}"),
             EngineError::Device(why) => f.write_str(why),
             EngineError::Budget(e) => e.fmt(f),
+            #[cfg(feature = "cuda-host")]
+            EngineError::Cuda(e) => e.fmt(f),
             EngineError::Router(e) => e.fmt(f),
             EngineError::NoHead { route, router, head, model, has } => write!(
                 f,

@@ -19,12 +19,9 @@
 #define P_PITCH 72  // elements: 16-byte rows that ldmatrix reads without bank conflicts
 
 template <int HD>
-struct Tile {
-    static constexpr int blocks = HD < 32 ? 1 : HD / 32;
-    static constexpr int pieces = HD / 8;                                // of 16 bytes in a row of V
-    static constexpr int swizzle = pieces < 8 ? pieces - 1 : 7;
-    static constexpr int dims = HD < 64 ? 16 : HD / 4;                   // of a warp in P V
-    static constexpr int warps = HD / dims;                              // that take part in it
+struct Tile : Head<HD> {
+    static constexpr int dims = HD < 64 ? 16 : HD / 4;  // of a warp in P V
+    static constexpr int warps = HD / dims;             // that take part in it
 };
 
 // The row that an item belongs to: the last one whose first item is not above it.
@@ -39,96 +36,6 @@ __device__ __forceinline__ unsigned find_row(const AttnRow* row, unsigned rows, 
         }
     }
     return low;
-}
-
-// One item: what all its threads know.
-struct Item {
-    const unsigned* pages;
-    unsigned unit, head, tile;
-};
-
-template <int HD>
-__device__ __forceinline__ const bf16* cached(const AttnArgs& a, const Item& it, unsigned position, unsigned value) {
-    return a.kv + ((((size_t)it.pages[position / 16] * a.kv_heads + it.head) * 2 + value) * 16 + position % 16) * HD;
-}
-
-// Starts the copy of V of the unit, [64][HD] with 16-byte pieces swizzled by the row.
-template <int HD>
-__device__ __forceinline__ void copy_values(bf16* v, const AttnArgs& a, const Item& it, unsigned length) {
-    using T = Tile<HD>;
-    for (unsigned i = threadIdx.x; i < UNIT * T::pieces; i += blockDim.x) {
-        unsigned row = i / T::pieces, piece = i % T::pieces, position = it.unit * UNIT + row;
-        bool valid = position < length;
-        const bf16* from = valid ? cached<HD>(a, it, position, 1) + piece * 8 : a.kv;
-        cp_async16_zfill(v + row * HD + ((piece ^ (row & T::swizzle)) * 8), from, valid ? 16 : 0);
-    }
-    cp_async_commit();
-}
-
-// 16 bytes per block of 32 elements: elements 32 b + 8 t .. of one vector; zero where there is none.
-template <int HD>
-__device__ __forceinline__ void load_vector(uint4 (&x)[Tile<HD>::blocks], const bf16* vector, bool valid, unsigned t) {
-    UNROLL
-    for (int b = 0; b < Tile<HD>::blocks; b++) {
-        x[b] = make_uint4(0, 0, 0, 0);
-        if (valid && (HD >= 32 || t < 2)) {
-            x[b] = *(const uint4*)(vector + 32 * b + 8 * t);
-        }
-    }
-}
-
-// The two m rows of a lane, g and g + 8 of the tile.
-template <int HD>
-struct Queries {
-    uint4 q[2][Tile<HD>::blocks];
-    int last[2];  // last position each may see; -1: no query
-
-    __device__ __forceinline__ void load(const AttnArgs& a, const AttnRow& r, const RowShape& s, const Item& it,
-                                         unsigned g, unsigned t) {
-        UNROLL
-        for (int h = 0; h < 2; h++) {
-            unsigned m = it.tile * 16 + g + 8 * h;
-            bool valid = m < s.queries;
-            unsigned token = valid ? m / s.group : 0, head = valid ? m % s.group : 0;
-            const bf16* from = a.q + (size_t)(r.first + token) * a.q_stride + (it.head * s.group + head) * HD;
-            load_vector<HD>(q[h], from, valid, t);
-            last[h] = valid ? (int)(r.start + token) : -1;
-        }
-    }
-};
-
-// Scores of 8 positions for 16 queries.
-template <int HD>
-__device__ __forceinline__ void score(float (&s)[4], const Queries<HD>& q, const uint4 (&k)[Tile<HD>::blocks]) {
-    UNROLL
-    for (int b = 0; b < Tile<HD>::blocks; b++) {
-        unsigned a0[4] = {q.q[0][b].x, q.q[1][b].x, q.q[0][b].y, q.q[1][b].y}, b0[2] = {k[b].x, k[b].y};
-        mma_bf16_16816(s, a0, b0);
-        unsigned a1[4] = {q.q[0][b].z, q.q[1][b].z, q.q[0][b].w, q.q[1][b].w}, b1[2] = {k[b].z, k[b].w};
-        mma_bf16_16816(s, a1, b1);
-    }
-}
-
-__device__ __forceinline__ float larger(float a, float b) { return a > b ? a : b; }
-
-// Scales and masks; returns the largest score of each of the lane's two rows over the warp's 16 positions.
-__device__ __forceinline__ float2 mask_scores(float (&s)[2][4], const int (&last)[2], int position, float scale) {
-    float top[2] = {NEG_INF, NEG_INF};
-    UNROLL
-    for (int n = 0; n < 2; n++) {
-        UNROLL
-        for (int i = 0; i < 4; i++) {
-            bool seen = position + 8 * n + i % 2 <= last[i / 2];
-            s[n][i] = seen ? __fmul_rn(s[n][i], scale) : NEG_INF;
-            top[i / 2] = larger(top[i / 2], s[n][i]);
-        }
-    }
-    UNROLL
-    for (int h = 0; h < 2; h++) {
-        top[h] = larger(top[h], __shfl_xor_sync(~0u, top[h], 1));
-        top[h] = larger(top[h], __shfl_xor_sync(~0u, top[h], 2));
-    }
-    return make_float2(top[0], top[1]);
 }
 
 __device__ __forceinline__ float unit_max(const float* maxima, unsigned row) {
@@ -158,6 +65,7 @@ __device__ __forceinline__ void weigh(float (&o)[Tile<HD>::dims / 8][4], float (
     using T = Tile<HD>;
     const unsigned ones[2] = {0x3f803f80u, 0x3f803f80u};
     unsigned matrix = lane / 8;
+    MMA_GROUP;
     UNROLL
     for (int k = 0; k < UNIT / 16; k++) {
         unsigned a[4];

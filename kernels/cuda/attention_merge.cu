@@ -1,6 +1,6 @@
 // Folds the units of attention.cu and writes the attended values. Items, layouts: attention.cuh.
 //
-// Out        out [T][out_stride] bf16, columns 0 .. q_heads HD.
+// Out        out [T][out_stride] bf16, columns 0 .. q_heads HD, of the rows that have items.
 // Instances  attention_merge_hd16, _hd32, _hd64, _hd128.
 // Grid       any, 256 threads; a warp a (token, query head), they stride. Shared: none.
 // Moves      (HD + 4) 4 bytes per unit, token and query head.
@@ -8,8 +8,6 @@
 // Order: units fold left to right within a segment of 8, segments left to right; the first one is taken as it is;
 // then n = max(M, m), a = exp2(M - n), b = exp2(m - n), L = fma(L, a, l b), O = fma(O, a, o b). Result O (1 / L) + 0.
 #include "attention.cuh"
-
-#define SEGMENT 8
 
 template <int HD>
 struct State {
@@ -28,14 +26,12 @@ struct State {
     }
 
     __device__ __forceinline__ void fold(const State& next) {
-        float n = max > next.max ? max : next.max;
-        float base = n == NEG_INF ? 0.0f : n;
-        float a = exp2_neg(__fsub_rn(max, base)), b = exp2_neg(__fsub_rn(next.max, base));
-        max = n;
-        sum = __fmaf_rn(sum, a, __fmul_rn(next.sum, b));
+        Join j(max, next.max);
+        max = j.max;
+        sum = j.of(sum, next.sum);
         UNROLL
         for (int i = 0; i < width; i++) {
-            o[i] = __fmaf_rn(o[i], a, __fmul_rn(next.o[i], b));
+            o[i] = j.of(o[i], next.o[i]);
         }
     }
 };
@@ -47,7 +43,11 @@ __device__ __forceinline__ void merge_units(const AttnArgs& a) {
     unsigned warps = gridDim.x * blockDim.x / 32;
     for (unsigned i = (blockIdx.x * blockDim.x + threadIdx.x) / 32; i < all; i += warps) {
         unsigned token = i / a.q_heads, q_head = i % a.q_heads;
-        AttnRow r = a.row[a.token_row[token]];
+        const AttnRow* row = a.row + a.token_row[token];
+        AttnRow r = *row;
+        if (row[1].item == r.item) {
+            continue;  // attention_many.cu has written it
+        }
         RowShape s(a, r);
         unsigned m = (token - r.first) * s.group + q_head % s.group, head = q_head / s.group;
         unsigned units = (r.start + token - r.first) / UNIT + 1;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void merge_units(const AttnArgs& a) {
         if (HD >= 32 || lane < HD) {
             UNROLL
             for (int e = 0; e < S::width; e++) {
-                out[e] = f32_to_bf16(__fadd_rn(__fmul_rn(total.o[e], inverse), 0.0f));
+                out[e] = f32_to_bf16(attended(total.o[e], inverse));
             }
         }
     }

@@ -30,6 +30,20 @@ __device__ __forceinline__ unsigned long long block_sum(unsigned long long x, un
     return x;
 }
 
+// Lanes in the order 16, 8, 4, 2, 1, then warps from left to right; `slots` holds 8 values.
+__device__ __forceinline__ float block_sum_f32(float x, float* slots) {
+    x = warp_sum(x);
+    if (threadIdx.x % 32 == 0) {
+        slots[threadIdx.x / 32] = x;
+    }
+    __syncthreads();
+    x = slots[0];
+    for (unsigned w = 1; w < BLOCK_WARPS; w++) {
+        x = __fadd_rn(x, slots[w]);
+    }
+    return x;
+}
+
 // Sum in the fixed order of a tree over the thread numbers; `slots` holds 256 values.
 __device__ __forceinline__ double block_sum_f64(double x, double* slots) {
     slots[threadIdx.x] = x;

@@ -92,13 +92,14 @@ def tensor_loop(code, labels):
 
 
 def instructions_per_kb(name, loop):
-    """One HMMA takes 512 bytes of weights, each for NT tiles of tokens; an attention block of four warps goes once
-    around per unit of 64 keys and values."""
+    """One HMMA takes 512 bytes of weights, each for NT tiles of tokens; an attention block of four warps, or eight,
+    goes once around per unit of 64 keys and values."""
     count, hmma = loop
-    if m := re.match(r"linear_nt(\d+)$", name):
-        return count / (hmma / int(m.group(1)) / 2)
+    if m := re.match(r"linear_(?:nt(\d+)|tiled)$", name):
+        return count / (hmma / int(m.group(1) or 4) / 2)
     head_dim = int(re.search(r"hd(\d+)$", name).group(1))
-    return 4 * count / (64 * 2 * head_dim * 2 / 1024)
+    warps = 8 if "many" in name else 4
+    return warps * count / (64 * 2 * head_dim * 2 / 1024)
 
 
 def check(name, arch, budget, used, params, code, labels):

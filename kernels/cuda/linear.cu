@@ -1,4 +1,4 @@
-// Linear layers for few rows: Y[T][N] = X[T][K] * W^T (+ bias), N1 to N5 of the numeric contract.
+// Linear layers for few rows (linear_tiled.cu is for many): Y[T][N] = X[T][K] * W^T (+ bias), N1 to N5 of the numeric contract.
 //
 // Shapes     X bf16 row-major, stride a multiple of 32 elements, columns K.. of a row zero, base 16-byte aligned;
 //            W packed (pack.cu), 1 KB per 16 features and 32 columns; T is read from the device.
@@ -15,25 +15,8 @@
 //
 // A lane copies exactly the 16-byte pieces of W that it will use, so its own wait suffices and the weight
 // stream needs no barrier; the stream runs on from one group of features into the next.
-#include "num.cuh"
+#include "linear.cuh"
 
-struct LinearArgs {
-    const uint4* w;
-    const bf16* x;
-    const bf16* bias;  // [n] or null
-    void* y;
-    const unsigned* rows;  // T
-    unsigned n;            // columns of Y
-    unsigned kb;           // 32-blocks of K
-    unsigned x_stride;     // elements
-    unsigned y_stride;     // elements
-    unsigned slices;       // 4 or 8
-    unsigned f32_out;      // write f32 logits
-    unsigned n_real;       // logits from here on are minus infinity
-};
-
-// Pieces of 16 bytes of one packed (16 features, 32 columns) block.
-#define BLOCK_PIECES 64
 #define STAGES 4
 
 // Which part of the weight a warp reads: one slice of K of its tiles in every group of the block.
@@ -108,28 +91,6 @@ __device__ __forceinline__ void load_x(uint4 (&x)[NT], const uint4* base, const 
     }
 }
 
-// One 32-block: two mma per pair of tiles. Lane (g, t) owns columns 8t .. 8t+7 of its rows; mma j takes the
-// pairs 4j and 4j + 2 of them (N2), the same permutation of K in W and X.
-template <int NT, int MT>
-__device__ __forceinline__ void multiply(float (&acc)[MT][NT][4], const uint4* w, const uint4 (&x)[NT]) {
-    UNROLL
-    for (int m = 0; m < MT; m++) {
-        uint4 v = w[m * BLOCK_PIECES], u = w[m * BLOCK_PIECES + 32];
-        unsigned first[4] = {v.x, v.y, v.z, v.w};
-        unsigned second[4] = {u.x, u.y, u.z, u.w};
-        UNROLL
-        for (int n = 0; n < NT; n++) {
-            unsigned b[2] = {x[n].x, x[n].y};
-            mma_bf16_16816(acc[m][n], first, b);
-        }
-        UNROLL
-        for (int n = 0; n < NT; n++) {
-            unsigned b[2] = {x[n].z, x[n].w};
-            mma_bf16_16816(acc[m][n], second, b);
-        }
-    }
-}
-
 // Partials of a warp: [16 MT features][row pitch].
 template <int NT, int MT>
 __device__ __forceinline__ void store_partial(float* part, const float (&acc)[MT][NT][4], unsigned lane) {
@@ -153,18 +114,6 @@ __device__ __forceinline__ float fold_slices(const float* part, unsigned step, u
         sum = __fadd_rn(sum, part[s * step]);
     }
     return sum;
-}
-
-__device__ __forceinline__ void store_output(const LinearArgs& a, unsigned row, unsigned column, float value) {
-    if (a.bias) {
-        value = __fadd_rn(value, bf16_to_f32(a.bias[column]));
-    }
-    size_t at = (size_t)row * a.y_stride + column;
-    if (a.f32_out) {
-        ((float*)a.y)[at] = column < a.n_real ? value : NEG_INF;
-    } else {
-        ((bf16*)a.y)[at] = f32_to_bf16(value);
-    }
 }
 
 // Joins the slices of one group and writes its features for `rows` tokens from `first_row` on.

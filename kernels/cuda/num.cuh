@@ -94,6 +94,26 @@ __device__ __forceinline__ double ln_f64(double x) {
 
 __device__ __forceinline__ float silu_f32(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp_f32(-x))); }
 
+// The exact GELU: the operations of `cpu::gelu_one`, whose text says where the polynomial comes from.
+__device__ __forceinline__ float gelu_f32(float x) {
+    float z = __fmul_rn(x < 0.0f ? __fsub_rn(0.0f, x) : x, 0.70710678118654752440f);
+    float t = __fdiv_rn(1.0f, __fmaf_rn(z, 0.4f, 1.0f));
+    float r = -0.037139896f;
+    r = __fmaf_rn(r, t, 0.24135959f);
+    r = __fmaf_rn(r, t, -0.60784894f);
+    r = __fmaf_rn(r, t, 0.70530236f);
+    r = __fmaf_rn(r, t, -0.4297787f);
+    r = __fmaf_rn(r, t, 0.36094502f);
+    r = __fmaf_rn(r, t, 0.0932317f);
+    r = __fmaf_rn(r, t, 0.22480792f);
+    r = __fmaf_rn(r, t, 0.22325484f);
+    r = __fmaf_rn(r, t, 0.22587322f);
+    r = __fmaf_rn(r, t, -7.0663723e-6f);
+    float q = __fmul_rn(__fmul_rn(exp_f32(__fsub_rn(0.0f, __fmul_rn(z, z))), 0.5f), r);
+    float tail = __fmul_rn(x, q);
+    return x < 0.0f ? tail : __fsub_rn(x, tail);
+}
+
 // 1 / sqrt(sum / n + eps), each operation rounded once.
 __device__ __forceinline__ float inverse_rms(float sum, unsigned n, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)n), eps)));

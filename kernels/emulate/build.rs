@@ -153,6 +153,21 @@ fn link(compiler: &str, objects: &[PathBuf], flags: &[&str], library: &Path) {
     run_linker(compiler, "libnccl.so", &shim, &[library.display().to_string()]);
 }
 
+/// A folder for linkers, with the names that the cuda-sys crate links: the pretend driver, and empty libraries in place
+/// of the CUDA runtime and cuBLAS, of which nothing is called.
+fn link_folder(compiler: &str, library: &Path, folder: &Path) {
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder).expect("OUT_DIR is writable");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(library, folder.join(name)).expect("OUT_DIR is writable");
+    }
+    let nccl = library.with_file_name("libnccl.so");
+    std::os::unix::fs::symlink(nccl, folder.join("libnccl.so")).expect("OUT_DIR is writable");
+    for name in ["libcudart.so", "libcublas.so"] {
+        run_linker(compiler, name, &folder.join(name), &["-xc".into(), "/dev/null".into()]);
+    }
+}
+
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
@@ -222,5 +237,8 @@ fn main() {
                 fs::write(dir.join(format!("{set}.list")), list).expect("OUT_DIR is writable");
             }
         }
+    }
+    if !out.join("link/libcublas.so").exists() {
+        link_folder(&compiler, &out.join("plain/kernels/libcuda.so.1"), &out.join("link"));
     }
 }

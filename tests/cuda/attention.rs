@@ -237,6 +237,75 @@ fn decode_equals_extend_to_the_bit() {
     });
 }
 
+/// Rows of many queries have a kernel of their own. In chunks below its limit the same tokens take the other two.
+#[test]
+fn many_queries_have_the_bits_of_few() {
+    let groups = [(4, 2), (3, 1), (8, 1), (2, 2)];
+    // Several segments of units for the small heads, where they cost little.
+    let lengths = [1100, 600, 200, 170];
+    everywhere(|gpu| {
+        let mut all = Vec::new();
+        for (i, head_dim) in HEAD_DIMS.iter().enumerate() {
+            let (length, group) = (lengths[i], groups[i].0 / groups[i].1);
+            let case = Case::new(20 + i as u64, *head_dim as usize, groups[i], &[length, 70]);
+            let width = groups[i].0 * *head_dim as usize;
+            let most = 127 / group;
+            let tokens = 137_usize.div_ceil(group).max(30);
+            let start = length - tokens;
+            // A row of few queries on either side of it, with its own items.
+            let mixed = case.run(gpu, &[(1, 60, 3), (0, start, tokens)]);
+            let mut few = case.run(gpu, &[(1, 60, 3)]);
+            for from in (start..length).step_by(most) {
+                few.extend(case.run(gpu, &[(0, from, most.min(length - from))]));
+            }
+            for (token, (a, b)) in mixed.chunks(width).zip(few.chunks(width)).enumerate() {
+                assert!(a == b, "D {head_dim}, token {token}");
+            }
+            assert!(case.run(gpu, &[(0, start, tokens), (1, 60, 3)])[..tokens * width] == mixed[3 * width..]);
+            case.check(&[(0, length - 1, 1)], &mixed[mixed.len() - width..]);
+            all.push(mixed);
+        }
+        all
+    });
+}
+
+/// As `units_fold_within_segments_of_eight`, for the last of many queries.
+#[test]
+fn units_of_many_queries_fold_within_segments_of_eight() {
+    let mut case = Case::new(8, 16, (1, 1), &[17 * 64]);
+    case.q[0].fill(0.0);
+    case.v[0].fill(0.0);
+    let big = 16_777_216.0;
+    for (unit, value) in [(0, big), (4, 1.0), (5, 1.0), (8, 1.0), (9, 1.0), (16, -big)] {
+        case.v[0][unit * 64 * 16..][..16].fill(value);
+    }
+    everywhere(|gpu| {
+        let found = case.run(gpu, &[(0, 15 * 64, 128)]);
+        let expected = bf16::from_f32(2.0 * (1.0 / (17.0 * 64.0)));
+        assert_eq!(found[127 * 16..], [expected.to_bits(); 16]);
+    });
+}
+
+/// A negative value that vanishes under a larger weight leaves a zero without a sign, whether or not its query shares a tile
+/// with later ones, whose units it does not see.
+#[test]
+fn zeros_have_no_sign() {
+    let mut case = Case::new(9, 16, (1, 1), &[228]);
+    case.q[0].fill(4.0);
+    case.k[0].fill(1.0);
+    case.k[0][..64 * 16].fill(-1.0);
+    case.v[0].fill(0.0);
+    case.v[0][..64 * 16].fill(-2e-38);
+    everywhere(|gpu| {
+        // The whole is a row of many queries, its halves are not.
+        for fed in [[(0, 100, 128)], [(0, 100, 64)], [(0, 164, 64)], [(0, 100, 1)]] {
+            let found = case.run(gpu, &fed);
+            assert!(found.iter().all(|x| *x == 0), "{fed:?}");
+        }
+        assert!(case.run(gpu, &[(0, 63, 1)]).iter().all(|x| *x != 0), "alone it is no zero");
+    });
+}
+
 #[test]
 fn no_rows_attend_to_nothing() {
     let case = Case::new(7, 64, (2, 1), &[16]);
@@ -250,6 +319,9 @@ fn plans_count_items_and_partials() {
     assert_eq!(plan.items(), 2 * 4 + 2 * 4);
     assert_eq!(plan.partials(64), (8 * 6 + 8 * 16) * 68);
     assert_eq!((plan.rows[1].item, plan.rows[1].part, plan.rows[1].first), (8, 48, 3));
-    let huge = AttnPlan::new(&[(0, 1 << 20, u32::MAX - (1 << 20))], 64, 8);
+    // 128 queries need none.
+    let plan = AttnPlan::new(&[(0, 64, 1000), (64, 63, 0), (127, 1, 5)], 8, 4).unwrap();
+    assert_eq!((plan.rows[1].item, plan.rows[2].item, plan.items()), (0, 4 * 8, 4 * 8 + 4));
+    let huge = AttnPlan::new(&[(0, 1, u32::MAX - 1)], 64, 8);
     assert!(matches!(huge, Err(CudaError::Shape(_))));
 }

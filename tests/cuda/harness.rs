@@ -128,8 +128,8 @@ pub(crate) fn everywhere<R: PartialEq + Debug>(body: impl Fn(&Gpu) -> R) {
     let Some(emu) = emulation() else { return };
     let mut first: Option<R> = None;
     for (i, seed) in seeds().into_iter().enumerate() {
-        // With one multiprocessor in the plan, blocks go around several times.
-        let grid = (i % 2 == 0).then_some(1);
+        // With few multiprocessors in the plan, blocks go around several times.
+        let grid = (i % 2 == 0).then_some(1 + i as u32);
         emu.reset(Settings { seed, ..Settings::default() });
         let result =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&Gpu::open(&[&STUB_IMAGE], grid))));

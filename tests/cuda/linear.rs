@@ -280,7 +280,7 @@ fn slices_are_cut_at_fixed_blocks_and_added_from_left_to_right() {
             let loaded = case.upload(gpu);
             let (x, y) = (gpu.rows(&case.x, 320, 320), gpu.zeroed::<f32>(1));
             let count = gpu.buffer(&[1u32]);
-            for bound in [8, 16, 32, 64] {
+            for bound in [8, 16, 32, 64, 65] {
                 gpu.linear(bound, &LinearArgs { f32_out: 1, ..loaded.args(&x, y.ptr().cast(), &count, 1) });
                 assert_eq!(gpu.read(&y), [*expected], "{slices} slices, {parts:?}, bound {bound}");
             }

@@ -42,12 +42,38 @@ pub fn problems(count: usize) -> Vec<Problem> {
     text.lines().take(count).map(problem).collect()
 }
 
-/// Token ids of a rendered question of the demo language: the first case of `tests/golden/demo.json`.
-pub fn golden_prompt() -> Vec<u32> {
+/// One case of `tests/golden/demo.json`: what transformers wrote, greedily.
+pub struct GoldenCase {
+    /// Its name.
+    pub id: String,
+    /// Token ids of the rendered question.
+    pub prompt: Vec<u32>,
+    /// Tokens of the small model alone, of the large one alone, and of the routed pair.
+    pub answers: [Vec<u32>; 3],
+    /// The writer of every token of the routed pair.
+    pub writers: Vec<u8>,
+}
+
+/// The cases of `tests/golden/demo.json`, and the threshold of its routed answers.
+pub fn golden_cases() -> (Vec<GoldenCase>, f64) {
     let text = std::fs::read_to_string(root().join("tests/golden/demo.json")).expect("the golden file");
     let golden: Value = serde_json::from_str(&text).expect("JSON");
-    let ids = golden["cases"][0]["prompt_ids"].as_array().expect("a list");
-    ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    let ids = |value: &Value| -> Vec<u32> {
+        value.as_array().expect("a list").iter().map(|n| n.as_u64().expect("an id") as u32).collect()
+    };
+    let case = |case: &Value| GoldenCase {
+        id: case["id"].as_str().expect("a name").to_owned(),
+        prompt: ids(&case["prompt_ids"]),
+        answers: ["slm", "llm", "routed"].map(|name| ids(&case[name]["ids"])),
+        writers: case["routed"]["writers"].as_str().expect("writers").bytes().map(|b| b - b'0').collect(),
+    };
+    let cases = golden["cases"].as_array().expect("cases").iter().map(case).collect();
+    (cases, golden["threshold"].as_f64().expect("a number"))
+}
+
+/// Token ids of a rendered question of the demo language: the first golden case.
+pub fn golden_prompt() -> Vec<u32> {
+    golden_cases().0.swap_remove(0).prompt
 }
 
 /// The text that the demo's chat template makes of one user message.

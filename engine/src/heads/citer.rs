@@ -53,6 +53,12 @@ impl CiterWeights {
         Ok(self)
     }
 
+    /// The two layers, ReLU between them.
+    #[cfg(feature = "cuda-host")]
+    pub(super) fn layers(&self) -> (&Linear, &Linear) {
+        (&self.first, &self.second)
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.first.bytes() + self.second.bytes()
     }

@@ -28,6 +28,12 @@ impl QueryWeights {
         Ok(Self { first, second: tensors.linear("mlp.2", 1, shape.hidden_dim)? })
     }
 
+    /// The two layers, SiLU between them.
+    #[cfg(feature = "cuda-host")]
+    pub(super) fn layers(&self) -> (&Linear, &Linear) {
+        (&self.first, &self.second)
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.first.bytes() + self.second.bytes()
     }

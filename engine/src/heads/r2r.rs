@@ -26,21 +26,21 @@ use crate::weights::{Linear, Norm, Tensor};
 pub(crate) struct R2rWeights {
     shape: R2rShape,
     hidden: usize,
-    logits: Linear,
-    combined: Linear,
-    input: Linear,
-    blocks: Vec<Block>,
-    out_norm: Norm,
-    out: Linear,
-    input_norms: Option<(Norm, Norm)>,
+    pub(super) logits: Linear,
+    pub(super) combined: Linear,
+    pub(super) input: Linear,
+    pub(super) blocks: Vec<Block>,
+    pub(super) out_norm: Norm,
+    pub(super) out: Linear,
+    pub(super) input_norms: Option<(Norm, Norm)>,
 }
 
 #[derive(Clone, Debug)]
-struct Block {
-    norm: Norm,
-    up: Linear,
-    down: Linear,
-    skip: Option<Linear>,
+pub(super) struct Block {
+    pub(super) norm: Norm,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+    pub(super) skip: Option<Linear>,
 }
 
 impl R2rWeights {
@@ -96,11 +96,11 @@ impl R2rWeights {
         blocks.chain(norms).chain(linears).sum::<u64>() + self.out_norm.bytes()
     }
 
-    fn widest(&self) -> usize {
+    pub(super) fn widest(&self) -> usize {
         self.shape.hidden_dims.iter().copied().max().unwrap_or(0)
     }
 
-    fn inner(&self) -> usize {
+    pub(super) fn inner(&self) -> usize {
         self.widest() * self.shape.expansion_factor
     }
 

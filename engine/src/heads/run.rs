@@ -13,7 +13,7 @@ use crate::ops::cpu::softmax_row;
 use crate::weights::{Linear, Tensor};
 
 /// Outputs of a head for one row at most: R2R's three classes.
-const MOST_OUTPUTS: usize = 3;
+pub(super) const MOST_OUTPUTS: usize = 3;
 
 /// What the heads of a step read.
 pub(crate) struct HeadInput<'a, O: Ops> {
@@ -193,7 +193,7 @@ fn has(wanted: u8, head: usize) -> bool {
 }
 
 /// One output: its sigmoid. Three classes: the probability of the third. NaN stays NaN.
-fn probability(raw: &mut [f32]) -> f32 {
+pub(super) fn probability(raw: &mut [f32]) -> f32 {
     match raw {
         [x] => 1.0 / (1.0 + exp(-*x)),
         classes => {

@@ -5,6 +5,10 @@
 
 use super::{EngineConfig, EngineError, EngineModel};
 use crate::budget;
+#[cfg(feature = "cuda-host")]
+use crate::cuda::{self, CudaRank, DeviceUse, PlacedModel};
+#[cfg(feature = "cuda-host")]
+use crate::device::CudaOptions;
 use crate::device::DeviceKind;
 use crate::error::LoadError;
 use crate::executor::{CpuModel, CpuRank};
@@ -59,11 +63,11 @@ pub(super) fn build_ranks(
 ) -> Result<Built, EngineError> {
     match &config.device {
         DeviceKind::Cpu => build_cpu(config, placement, open, options),
-        // `check` refuses before anything is opened, as long as there is no executor for GPUs.
-        DeviceKind::Cuda(_) => {
-            config.device.check().map_err(EngineError::Device)?;
-            Err(EngineError::Device("models do not run on CUDA in this version".to_owned()))
-        }
+        #[cfg(feature = "cuda-host")]
+        DeviceKind::Cuda(cuda) => build_cuda(config, cuda, placement, open, options),
+        // Without the feature this says why.
+        #[cfg(not(feature = "cuda-host"))]
+        DeviceKind::Cuda(_) => Err(EngineError::Device(config.device.check().err().unwrap_or_default())),
     }
 }
 
@@ -83,6 +87,47 @@ fn build_cpu(
     let graph_keys = models.iter().map(|_| Box::new(|_: &_| None) as GraphKey).collect();
     let ranks = CpuRank::all(models).map_err(EngineError::Thread)?;
     Ok(Built { ranks, graph_keys, pages: plan.pages, plan_table: plan.to_string() })
+}
+
+#[cfg(feature = "cuda-host")]
+fn build_cuda(
+    config: &EngineConfig,
+    cuda: &CudaOptions,
+    placement: &Placement,
+    open: &[OpenModel],
+    options: &[ModelOptions],
+) -> Result<Built, EngineError> {
+    let placed = config.models.iter().zip(open).zip(options).enumerate();
+    let placed: Vec<_> = placed
+        .map(|(index, ((named, open), options))| PlacedModel {
+            name: &named.name,
+            open,
+            options,
+            devices: placement.devices(index),
+            group: placement.group(index),
+        })
+        .collect();
+    let buckets = if cuda.graphs { buckets(cuda.largest_bucket) } else { Vec::new() };
+    let on = DeviceUse {
+        fraction: cuda.memory_fraction,
+        bytes: cuda.memory_bytes,
+        buckets: &buckets,
+        images: cuda.images,
+    };
+    let built = cuda::build(&placed, &on).map_err(EngineError::Cuda)?;
+    let rank = |(id, rank): (usize, CudaRank)| Rank { id, device: Box::new(rank) };
+    Ok(Built {
+        ranks: built.ranks.into_iter().map(rank).collect(),
+        graph_keys: built.graph_keys,
+        pages: built.plan.pages,
+        plan_table: built.plan.to_string(),
+    })
+}
+
+/// Token counts of the graphs: 8 and its doubles up to the largest.
+#[cfg(feature = "cuda-host")]
+fn buckets(largest: u32) -> Vec<u32> {
+    std::iter::successors(Some(8u32), |b| b.checked_mul(2)).take_while(|b| *b <= largest).collect()
 }
 
 /// A model's parts on their devices; its threads are divided over them.

@@ -38,8 +38,8 @@ struct Thread {
     Dim tid;
 };
 
-extern Thread* self;
-extern Dim block_index, block_dim, grid_dim;
+extern __attribute__((visibility("hidden"))) Thread* self;
+extern __attribute__((visibility("hidden"))) Dim block_index, block_dim, grid_dim;
 
 // A value of any 32 or 64-bit type on its way through a shuffle.
 template <class T>
@@ -67,6 +67,33 @@ void copy_commit(EMU_AT);
 void copy_wait(int groups, EMU_AT);
 void ldmatrix(unsigned* out, const void* row, bool transposed, EMU_AT);
 void mma_16816(float* c, const unsigned* a, const unsigned* b, EMU_AT);
+struct Tiles;
+
+// Products of one lane that are carried out together when the scope ends; until then their c hold NaN.
+class MmaGroup {
+   public:
+    explicit MmaGroup(EMU_AT);
+    ~MmaGroup() { close(); }
+    MmaGroup(const MmaGroup&) = delete;
+    MmaGroup& operator=(const MmaGroup&) = delete;
+
+   private:
+    friend void mma_16816(float* c, const unsigned* a, const unsigned* b, EMU_AT);
+    static constexpr unsigned MOST = 32;
+    void add(float* c, const unsigned* a, const unsigned* b);
+    void flush();
+    void close();
+
+    Tiles* tiles_;
+    unsigned lane_;
+    unsigned count_ = 0, targets_ = 0;
+    unsigned char to_[MOST];  // which target each product adds to
+    uint64_t signature_ = 0;  // of that list
+    uint64_t seen_ = 0;       // a bit per target's address, as a first answer
+    float* target_[MOST];
+    const char* file_;
+    int line_;
+};
 void spin(EMU_AT);
 void fence(EMU_AT);
 [[noreturn]] void trap(const char* what, EMU_AT);
@@ -216,3 +243,4 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], const void* row, EMU_SITE) { emu
 inline void mma_bf16_16816(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], EMU_SITE) {
     emu::mma_16816(c, a, b, EMU_HERE);
 }
+#define MMA_GROUP emu::MmaGroup emu_mma_group(__FILE__, __LINE__)

@@ -8,7 +8,7 @@
 mod library;
 mod session;
 
-pub use library::{Build, Kernels};
+pub use library::{Build, Kernels, library_folder};
 pub use session::{Session, Settings, seeds, session, session_with, skip};
 
 /// The first bytes of a fat binary: the pretend driver accepts it as a module image and looks kernels up in its own

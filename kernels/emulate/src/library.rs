@@ -52,6 +52,9 @@ pub(crate) struct Library {
     pub(crate) build: Build,
     pub(crate) configure: unsafe extern "C" fn(c_int, usize, u64, c_int),
     pub(crate) inject: unsafe extern "C" fn(c_int, u64, c_int),
+    pub(crate) set_device: unsafe extern "C" fn(c_int, usize, c_int),
+    pub(crate) set_versions: unsafe extern "C" fn(c_int, c_int),
+    pub(crate) hang_nccl: unsafe extern "C" fn(c_int),
     pub(crate) set_timeout: unsafe extern "C" fn(u64),
     pub(crate) message: unsafe extern "C" fn() -> *const c_char,
     pub(crate) count: unsafe extern "C" fn(c_int) -> u64,
@@ -127,6 +130,20 @@ fn open(path: &Path) -> Result<*mut c_void, String> {
     Ok(handle)
 }
 
+fn folder(build: Build, kernels: Kernels) -> PathBuf {
+    let mut path = PathBuf::from(env!("TOKENROUTER_EMU_LIBRARIES"));
+    path.push(build.name());
+    path.push(if kernels == Kernels::Product { "kernels" } else { "selftest" });
+    path
+}
+
+/// The folder with `libcuda.so.1` and `libnccl.so` over `kernels/cuda`, in the plain build: for LD_LIBRARY_PATH of another
+/// program. The error says why there is none.
+pub fn library_folder() -> Result<PathBuf, String> {
+    let missing = env!("TOKENROUTER_EMU_MISSING");
+    if missing.is_empty() { Ok(folder(Build::Plain, Kernels::Product)) } else { Err(missing.into()) }
+}
+
 fn load(kernels: Kernels) -> Result<Library, String> {
     let missing = env!("TOKENROUTER_EMU_MISSING");
     if !missing.is_empty() {
@@ -136,10 +153,7 @@ fn load(kernels: Kernels) -> Result<Library, String> {
     if build == Build::Asan {
         with_sanitizer()?;
     }
-    let mut path = PathBuf::from(env!("TOKENROUTER_EMU_LIBRARIES"));
-    path.push(build.name());
-    path.push(if kernels == Kernels::Product { "kernels" } else { "selftest" });
-    path.push("libcuda.so.1");
+    let path = folder(build, kernels).join("libcuda.so.1");
     let handle = open(&path)?;
     // An empty library that carries NCCL's name and leads to the first one.
     open(&path.with_file_name("libnccl.so"))?;
@@ -150,6 +164,9 @@ fn load(kernels: Kernels) -> Result<Library, String> {
             build,
             configure: symbol(handle, c"emu_configure")?,
             inject: symbol(handle, c"emu_inject")?,
+            set_device: symbol(handle, c"emu_set_device")?,
+            set_versions: symbol(handle, c"emu_set_versions")?,
+            hang_nccl: symbol(handle, c"emu_hang_nccl")?,
             set_timeout: symbol(handle, c"emu_set_timeout")?,
             message: symbol(handle, c"emu_message")?,
             count: symbol(handle, c"emu_count")?,

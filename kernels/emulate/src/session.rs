@@ -1,7 +1,7 @@
 //! One test at a time: a session resets the emulation, and the next one waits for its end.
 
 use std::env;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +86,33 @@ impl Session {
         let device = i32::try_from(device).unwrap_or(i32::MAX);
         // SAFETY: takes plain numbers and locks the library's state.
         unsafe { (self.library.inject)(device, operations, code.cast_signed()) }
+    }
+
+    /// Makes one device unlike the others until the next reset: its memory in bytes and its compute capability. Before the
+    /// first use of the device.
+    pub fn set_device(&self, device: usize, memory: usize, capability: u32) {
+        let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        let (device, capability) = (number(device), number(capability as usize));
+        // SAFETY: takes plain numbers and locks the library's state.
+        unsafe { (self.library.set_device)(device, memory, capability) }
+    }
+
+    /// Another version of the driver (12040 for 12.4) until the next reset.
+    pub fn set_driver_version(&self, version: i32) {
+        // SAFETY: takes plain numbers and locks the library's state.
+        unsafe { (self.library.set_versions)(version, 0) }
+    }
+
+    /// Another version of NCCL (21800 for 2.18.0) until the next reset.
+    pub fn set_nccl_version(&self, version: i32) {
+        // SAFETY: takes plain numbers and locks the library's state.
+        unsafe { (self.library.set_versions)(0, version) }
+    }
+
+    /// Whether joining a communicator hangs inside NCCL. A reset ends it.
+    pub fn hang_nccl(&self, hangs: bool) {
+        // SAFETY: takes a number and locks the library's state.
+        unsafe { (self.library.hang_nccl)(c_int::from(hangs)) }
     }
 
     /// How long a thread waits for another one's half of a collective; then its context fails. A minute after a reset.

@@ -206,3 +206,26 @@ extern "C" __global__ void copy_misaligned(float* out, const float* in) {
     out[threadIdx.x] = *reinterpret_cast<float*>(memory + threadIdx.x * 16);
 }
 KERNEL(copy_misaligned)
+
+// Sums of a group that are read before it ends.
+extern "C" __global__ void group_read_early(float* out, const float* in) {
+    unsigned a[4] = {}, b[2] = {};
+    float c[4] = {in[threadIdx.x], 0, 0, 0};
+    float early;
+    {
+        MMA_GROUP;
+        mma_bf16_16816(c, a, b);
+        early = c[0];
+    }
+    out[threadIdx.x] = early;
+}
+KERNEL(group_read_early)
+
+extern "C" __global__ void group_divergent(float* out, const float* in) {
+    unsigned a[4] = {}, b[2] = {};
+    float c[4] = {in[threadIdx.x], 0, 0, 0};
+    MMA_GROUP;
+    for (unsigned i = 0; i <= threadIdx.x % 2; i++) mma_bf16_16816(c, a, b);
+    out[threadIdx.x] = in[threadIdx.x];
+}
+KERNEL(group_divergent)

@@ -18,6 +18,39 @@ extern "C" __global__ void mma_once(float* c, const bf16* a, const bf16* b) {
 }
 KERNEL(mma_once)
 
+// Three chains of products, two of them on the same sums: one by one, or all in a group.
+template <bool GROUP>
+__device__ __forceinline__ void chains(float (&fc)[2][4], const unsigned (&fa)[4], const unsigned (&fb)[2]) {
+    unsigned other[4] = {fa[1], fa[0], fa[3], fa[2]};
+    if (GROUP) {
+        MMA_GROUP;
+        for (int i = 0; i < 20; i++) {
+            mma_bf16_16816(fc[0], fa, fb);
+            mma_bf16_16816(fc[1], other, fb);
+            mma_bf16_16816(fc[0], other, fb);
+        }
+    } else {
+        for (int i = 0; i < 20; i++) {
+            mma_bf16_16816(fc[0], fa, fb);
+            mma_bf16_16816(fc[1], other, fb);
+            mma_bf16_16816(fc[0], other, fb);
+        }
+    }
+}
+
+extern "C" __global__ void mma_group(float* out, const unsigned* a, const unsigned* b, int group) {
+    unsigned lane = threadIdx.x;
+    unsigned fa[4] = {a[lane], a[lane + 32], a[lane + 64], a[lane + 96]}, fb[2] = {b[lane], b[lane + 32]};
+    float fc[2][4] = {{1, 2, 3, 4}, {0.1f, 0.2f, 0.3f, 0.4f}};
+    if (group) {
+        chains<true>(fc, fa, fb);
+    } else {
+        chains<false>(fc, fa, fb);
+    }
+    for (int i = 0; i < 8; i++) out[i * 32 + int(lane)] = fc[i / 4][i % 4];
+}
+KERNEL(mma_group)
+
 // The same product with ldmatrix: a as it lies in shared memory, b through .trans.
 extern "C" __global__ void mma_ldmatrix(float* c, const bf16* a, const bf16* b) {
     SMEM(bf16, sa, 16 * 16);

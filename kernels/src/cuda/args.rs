@@ -21,6 +21,7 @@ macro_rules! arguments {
         )*
     };
 }
+pub(super) use arguments;
 
 arguments! {
     /// `pack.cu`: rows to tiles of a packed weight.
@@ -111,6 +112,46 @@ arguments! {
         f32_out: u32,
         /// Logits from here on are minus infinity.
         n_real: u32,
+    }
+
+    /// `fold.cu`: the ranks' partial sums of a row-parallel layer to its output.
+    FoldArgs {
+        /// `[ranks][rank_step]`, of each rank `[T][stride]`.
+        partials: Ptr<f32>,
+        /// `[n]` or null.
+        bias: Ptr<bf16>,
+        /// `[T][stride]`.
+        delta: Ptr<bf16>,
+        /// T.
+        rows: Ptr<u32>,
+        /// 1 to 8.
+        ranks: u32,
+        /// Elements, a multiple of 4.
+        rank_step: u32,
+        /// Columns.
+        n: u32,
+        /// Elements, a multiple of 32.
+        stride: u32,
+    }
+
+    /// `fold.cu`: the ranks' parts of the vocabulary to rows of logits.
+    UnshardArgs {
+        /// `[ranks][rank_step]`, of each rank `[R][width]`.
+        shards: Ptr<f32>,
+        /// `[R][stride]`.
+        logits: Ptr<f32>,
+        /// R.
+        rows: Ptr<u32>,
+        /// Elements, a multiple of 4.
+        rank_step: u32,
+        /// Columns of a rank, a multiple of 4.
+        width: u32,
+        /// Columns that exist.
+        n: u32,
+        /// Logits from here on are minus infinity.
+        n_real: u32,
+        /// Elements, a multiple of 4.
+        stride: u32,
     }
 
     /// `qkv.cu`: norm and rotation of heads, cache write.

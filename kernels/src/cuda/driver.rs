@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream, result};
 
 use super::error::CudaError;
 use super::image::BUILT_WITH;
@@ -27,6 +27,8 @@ impl Device {
     /// # Errors
     /// [`CudaError::NoDriver`], [`CudaError::OldDriver`], or what the driver says.
     pub fn count() -> Result<usize, CudaError> {
+        #[cfg(feature = "cuda-sys")]
+        super::preflight::once()?;
         // SAFETY: opens libraries by name and closes them again.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
@@ -100,5 +102,36 @@ impl Device {
     /// What the driver says.
     pub fn stream(&self) -> Result<Arc<CudaStream>, CudaError> {
         self.context.new_stream().map_err(|e| CudaError::driver("making a stream", e))
+    }
+
+    /// A new stream whose work goes before other streams' (`high`) or after it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn stream_with_priority(&self, high: bool) -> Result<Arc<CudaStream>, CudaError> {
+        let refused = |e| CudaError::driver("making a stream", e);
+        self.context.bind_to_thread().map_err(refused)?;
+        let (least, greatest) = result::stream::get_priority_range().map_err(refused)?;
+        let priority = if high { greatest } else { least };
+        self.context.new_stream_with_priority(priority).map_err(refused)
+    }
+
+    /// Bytes of its memory: free, and all. What other processes hold is not free.
+    ///
+    /// # Errors
+    /// What the driver says; a capture of this thread does not survive the question.
+    pub fn memory(&self) -> Result<(u64, u64), CudaError> {
+        let refused = |e| CudaError::driver("asking for free memory", e);
+        self.context.bind_to_thread().map_err(refused)?;
+        let (free, total) = result::mem_get_info().map_err(refused)?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Waits until the stream has done everything.
+    ///
+    /// # Errors
+    /// What the driver says, also about the work itself.
+    pub fn wait(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        stream.synchronize().map_err(|e| CudaError::driver("waiting for the device", e))
     }
 }

@@ -6,12 +6,12 @@
 use cudarc::driver::CudaStream;
 
 use super::args::{
-    AttnArgs, AttnRow, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
-    StatsArgs,
+    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs,
+    SiluArgs, StatsArgs, UnshardArgs,
 };
 use super::error::CudaError;
 use super::load::Kernels;
-use super::table::KernelId;
+use super::table::{KernelId, TILED_RING};
 
 /// Logits that one tile of statistics covers.
 pub const STAT_TILE: u32 = 128;
@@ -19,6 +19,10 @@ pub const STAT_TILE: u32 = 128;
 pub const UNIT_TOKENS: u32 = 64;
 /// Most entries of a list of largest logits.
 pub const MAX_TOP: u32 = 128;
+/// Most ranks of a tensor-parallel model.
+pub const MAX_RANKS: u32 = 8;
+/// From so many queries on (tokens times query heads of a kv head) a row needs no partial results: `attention_many.cu`.
+pub const MANY_QUERIES: u32 = 128;
 /// Head dimensions that have kernels.
 pub const HEAD_DIMS: [u32; 4] = [16, 32, 64, 128];
 
@@ -37,7 +41,8 @@ pub struct AttnPlan {
 }
 
 impl AttnPlan {
-    /// Plans rows given as (first token, tokens, position of the first), each with at least one token.
+    /// Plans rows given as (first token, tokens, position of the first), each with at least one token. A row of
+    /// [`MANY_QUERIES`] has no items, which is how the kernels know it.
     ///
     /// # Errors
     /// When the step is too large to number.
@@ -51,6 +56,9 @@ impl AttnPlan {
             plan.push(AttnRow { first, tokens, start, item: place(item)?, part: place(part)? });
             let queries = u64::from(tokens) * group;
             let units = u64::from(start + tokens).div_ceil(u64::from(UNIT_TOKENS));
+            if queries >= u64::from(MANY_QUERIES) {
+                continue;
+            }
             let items = units * u64::from(kv_heads) * queries.div_ceil(16);
             item += items;
             part += items * queries.min(16);
@@ -79,7 +87,7 @@ fn head_kernel(head_dim: u32, kernels: [KernelId; 4]) -> Result<KernelId, CudaEr
     })
 }
 
-fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
+pub(super) fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
     if value.is_multiple_of(of) && value != 0 {
         return Ok(());
     }
@@ -90,6 +98,11 @@ fn multiple(what: &str, value: u32, of: u32) -> Result<(), CudaError> {
 /// `kernels/cuda`) and stay until the stream has run the kernel.
 #[allow(clippy::missing_safety_doc, reason = "the text above holds for all of them")]
 impl Kernels {
+    /// Blocks of 256 threads that stride over `pieces` of work.
+    pub(super) fn strided(&self, pieces: u64) -> u32 {
+        pieces.div_ceil(256).min(8 * u64::from(self.processors())) as u32
+    }
+
     /// `pack.cu`.
     pub unsafe fn pack_weight(&self, stream: &CudaStream, args: &PackArgs) -> Result<(), CudaError> {
         if args.kind > 2 || args.tile_step == 0 {
@@ -137,6 +150,17 @@ impl Kernels {
         if args.slices != 4 && args.slices != 8 {
             return Err(CudaError::Shape(format!("a linear layer of {} slices", args.slices)));
         }
+        // From one tile for every second processor on, tiles use W and X more often; below, the tall kernel fills more of
+        // the device.
+        let tiles = args.n.div_ceil(128) * tokens.div_ceil(128);
+        if tokens > 64 && tiles >= self.processors() / 2 {
+            let rounds = tiles.div_ceil(self.processors()).max(1);
+            let kernel = KernelId::LinearTiled;
+            // Only the two halves of eight slices need the part where the first one waits.
+            let shared = if args.slices == 8 { kernel.info().shared } else { TILED_RING };
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch(stream, kernel, (tiles.div_ceil(rounds), 1), shared, args) };
+        }
         let (kernel, columns, row_tiles) = match tokens {
             0..=8 => (KernelId::LinearNt1, 8, 1),
             9..=16 => (KernelId::LinearNt2, 16, 1),
@@ -149,6 +173,42 @@ impl Kernels {
         let grid = (groups.div_ceil(rounds), tokens.div_ceil(columns));
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, kernel, grid, kernel.info().shared, args) }
+    }
+
+    /// `fold.cu`: the partial sums of `args.ranks` ranks (1 to 8), for at most `tokens` tokens.
+    pub unsafe fn fold_ranks(
+        &self,
+        stream: &CudaStream,
+        tokens: u32,
+        args: &FoldArgs,
+    ) -> Result<(), CudaError> {
+        multiple("a row of partial sums", args.stride, 32)?;
+        multiple("a rank's partial sums", args.rank_step, 4)?;
+        if !(1..=MAX_RANKS).contains(&args.ranks) || args.n > args.stride {
+            let what = format!("{} columns of {} ranks in rows of {}", args.n, args.ranks, args.stride);
+            return Err(CudaError::Shape(what));
+        }
+        let grid = self.strided(u64::from(tokens) * u64::from(args.stride / 4));
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(stream, KernelId::FoldRanks, (grid, 1), 0, args) }
+    }
+
+    /// `fold.cu`: logits of all ranks, for at most `rows` rows.
+    pub unsafe fn unshard_logits(
+        &self,
+        stream: &CudaStream,
+        rows: u32,
+        args: &UnshardArgs,
+    ) -> Result<(), CudaError> {
+        multiple("a rank's part of the vocabulary", args.width, 4)?;
+        multiple("a rank's logits", args.rank_step, 4)?;
+        multiple("a row of logits", args.stride, 4)?;
+        if args.n > args.stride {
+            return Err(CudaError::Shape(format!("{} logits in rows of {}", args.n, args.stride)));
+        }
+        let grid = self.strided(u64::from(rows) * u64::from(args.n.div_ceil(4)));
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(stream, KernelId::UnshardLogits, (grid, 1), 0, args) }
     }
 
     /// `qkv.cu`, for at most `tokens` tokens.
@@ -167,7 +227,8 @@ impl Kernels {
         unsafe { self.launch(stream, kernel, (grid.min(8 * self.processors()), 1), 0, args) }
     }
 
-    /// `attention.cu` and `attention_merge.cu`, for at most `tokens` tokens and `items` work items.
+    /// `attention.cu` and `attention_merge.cu`, and `attention_many.cu` for rows of many queries, for at most `tokens` tokens
+    /// and `items` work items.
     pub unsafe fn attention(
         &self,
         stream: &CudaStream,
@@ -177,9 +238,11 @@ impl Kernels {
         args: &AttnArgs,
     ) -> Result<(), CudaError> {
         use KernelId::{AttentionHd16, AttentionHd32, AttentionHd64, AttentionHd128};
+        use KernelId::{ManyHd16, ManyHd32, ManyHd64, ManyHd128};
         use KernelId::{MergeHd16, MergeHd32, MergeHd64, MergeHd128};
         let units = head_kernel(head_dim, [AttentionHd16, AttentionHd32, AttentionHd64, AttentionHd128])?;
         let merge = head_kernel(head_dim, [MergeHd16, MergeHd32, MergeHd64, MergeHd128])?;
+        let many = head_kernel(head_dim, [ManyHd16, ManyHd32, ManyHd64, ManyHd128])?;
         if args.kv_heads == 0 || !args.q_heads.is_multiple_of(args.kv_heads) {
             let what = format!("{} query heads for {} kv heads", args.q_heads, args.kv_heads);
             return Err(CudaError::Shape(what));
@@ -188,6 +251,14 @@ impl Kernels {
         let grid = items.min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, units, (grid, 1), 0, args) }?;
+        let queries = tokens * (args.q_heads / args.kv_heads);
+        if queries >= MANY_QUERIES {
+            // At most one tile in two is filled in part, the last one of a row.
+            let tiles = queries / MANY_QUERIES * 2;
+            let grid = (tiles * args.kv_heads).min(self.processors());
+            // SAFETY: the caller's promise.
+            unsafe { self.launch(stream, many, (grid, 1), many.info().shared, args) }?;
+        }
         let grid = (tokens * args.q_heads).div_ceil(8).min(8 * self.processors());
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, merge, (grid, 1), 0, args) }

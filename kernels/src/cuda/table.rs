@@ -1,8 +1,10 @@
 //! The kernel table: names, argument sizes, block sizes, dynamic shared memory. Tests compare it with the kernels.
 
 use super::args::{
-    AttnArgs, EmbedArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs, StatsArgs,
+    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
+    StatsArgs, UnshardArgs,
 };
+use super::head_args::{HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 
 /// What the host knows about a kernel.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,14 @@ pub struct KernelInfo {
 /// Dynamic shared memory of a linear kernel: a ring of four stages for each of 8 warps, then the partials.
 const fn linear_shared(column_tiles: u32, row_tiles: u32) -> u32 {
     8 * 4 * row_tiles * 1024 + 8 * 16 * row_tiles * (8 * column_tiles + 4) * 4
+}
+
+/// Three stages of the tiled linear kernel; a first half that waits takes 64 KB more.
+pub(super) const TILED_RING: u32 = 3 * 32 * 1024;
+
+/// K and V of a unit, and the sums of earlier segments.
+const fn many_shared(head_dim: u32) -> u32 {
+    (2 * 128 + 512) * head_dim
 }
 
 /// The widest row whose norm fits the default shared memory.
@@ -52,6 +62,9 @@ kernels! {
     LinearNt2 "linear_nt2" LinearArgs, 256, linear_shared(2, 1);
     LinearNt4 "linear_nt4" LinearArgs, 256, linear_shared(4, 2);
     LinearNt8 "linear_nt8" LinearArgs, 256, linear_shared(8, 2);
+    LinearTiled "linear_tiled" LinearArgs, 256, TILED_RING + 64 * 1024;
+    FoldRanks "fold_ranks" FoldArgs, 256, 0;
+    UnshardLogits "unshard_logits" UnshardArgs, 256, 0;
     QkvHd16 "qkv_hd16" QkvArgs, 256, 0;
     QkvHd32 "qkv_hd32" QkvArgs, 256, 0;
     QkvHd64 "qkv_hd64" QkvArgs, 256, 0;
@@ -60,6 +73,10 @@ kernels! {
     AttentionHd32 "attention_hd32" AttnArgs, 128, 0;
     AttentionHd64 "attention_hd64" AttnArgs, 128, 0;
     AttentionHd128 "attention_hd128" AttnArgs, 128, 0;
+    ManyHd16 "attention_many_hd16" AttnArgs, 256, many_shared(16);
+    ManyHd32 "attention_many_hd32" AttnArgs, 256, many_shared(32);
+    ManyHd64 "attention_many_hd64" AttnArgs, 256, many_shared(64);
+    ManyHd128 "attention_many_hd128" AttnArgs, 256, many_shared(128);
     MergeHd16 "attention_merge_hd16" AttnArgs, 256, 0;
     MergeHd32 "attention_merge_hd32" AttnArgs, 256, 0;
     MergeHd64 "attention_merge_hd64" AttnArgs, 256, 0;
@@ -68,6 +85,11 @@ kernels! {
     LogitStats "logit_stats" StatsArgs, 256, 0;
     RowSignals "row_signals" SignalArgs, 256, 0;
     SampleTokens "sample_tokens" SampleArgs, 256, 0;
+    HeadLinearF32 "head_linear_f32" HeadLinearArgs, 256, 0;
+    HeadLinearBf16 "head_linear_bf16" HeadLinearArgs, 256, 0;
+    HeadRows "head_rows" HeadRowsArgs, 256, 0;
+    KeepStates "keep_states" KeepArgs, 256, 0;
+    PromptMeans "prompt_means" MeanArgs, 256, 0;
 }
 
 impl KernelId {

@@ -10,12 +10,12 @@ size_t device_used(const Context& context) {
 static int allocate(void** out, size_t bytes) {
     if (bytes == 0) return INVALID_VALUE;
     Context* context = current_context;
-    if (device_used(*context) + bytes > settings.memory) {
+    if (device_used(*context) + bytes > memory_of(context->device)) {
         // Frees that wait in a stream would make room: the driver waits for them.
         while (step(nullptr)) {
         }
         if (context->sticky) return context->sticky;
-        if (device_used(*context) + bytes > settings.memory) return OUT_OF_MEMORY;
+        if (device_used(*context) + bytes > memory_of(context->device)) return OUT_OF_MEMORY;
     }
     *out = emu::device_arena(context->device).allocate(bytes);
     return *out != nullptr ? SUCCESS : OUT_OF_MEMORY;
@@ -114,6 +114,10 @@ static int fill(void* to, size_t count, unsigned value, size_t width, void* hand
             why = "fill: " + std::to_string(bytes) + " bytes " + error;
             return int(ILLEGAL_ADDRESS);
         }
+        if (width == 1) {
+            std::memset(to, int(value), count);
+            return int(SUCCESS);
+        }
         for (size_t i = 0; i < count; i++) std::memcpy(static_cast<char*>(to) + i * width, &value, width);
         return int(SUCCESS);
     };
@@ -202,8 +206,8 @@ API int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
     int error = unsafe_call_error();
     if (error) return error;
     size_t used = device_used(*current_context);
-    *total = settings.memory;
-    *free_bytes = used < settings.memory ? settings.memory - used : 0;
+    *total = memory_of(current_context->device);
+    *free_bytes = used < *total ? *total - used : 0;
     return SUCCESS;
 }
 

@@ -28,14 +28,31 @@ static uint64_t number_from(const char* name, uint64_t otherwise) {
     return text != nullptr && *text != 0 ? std::strtoull(text, nullptr, 0) : otherwise;
 }
 
-static void read_settings() {
+static Settings from_environment() {
+    Settings settings;
     settings.devices = int(number_from("TOKENROUTER_EMU_DEVICES", uint64_t(settings.devices)));
     settings.memory = number_from("TOKENROUTER_EMU_MEMORY", settings.memory);
     settings.seed = number_from("TOKENROUTER_EMU_SEED", settings.seed);
     settings.capability = int(number_from("TOKENROUTER_EMU_CAPABILITY", uint64_t(settings.capability)));
     settings.driver_version = int(number_from("TOKENROUTER_EMU_DRIVER", uint64_t(settings.driver_version)));
+    settings.nccl_version = int(number_from("TOKENROUTER_EMU_NCCL", uint64_t(settings.nccl_version)));
     if (settings.devices > emu::MAX_DEVICES) settings.devices = emu::MAX_DEVICES;
     if (settings.devices < 0) settings.devices = 0;
+    settings.nccl_hangs = number_from("TOKENROUTER_EMU_NCCL_HANGS", 0) != 0;
+    return settings;
+}
+
+// The machine as the environment describes it.
+static const Settings& machine() {
+    static const Settings read = from_environment();
+    return read;
+}
+
+// Once: what emu_configure() sets later stays.
+static void read_settings() {
+    static bool done = false;
+    if (!done) settings = machine();
+    done = true;
 }
 
 static void apply_seed() {
@@ -151,8 +168,8 @@ static int find_device(int ordinal) {
 }
 
 // What an A100 (8.0) or an H100-class card (9.0) answers, for the attributes that programs ask.
-static int attribute(int which) {
-    bool hopper = settings.capability >= 90;
+static int attribute(int which, int device) {
+    bool hopper = capability_of(device) >= 90;
     switch (which) {
         case 1: return 1024;              // threads per block
         case 2: case 3: return 1024;      // block x, y
@@ -169,8 +186,8 @@ static int attribute(int which) {
         case 37: return 5120;             // bus width
         case 38: return hopper ? 50 << 20 : 40 << 20;
         case 39: return 2048;             // threads per multiprocessor
-        case 75: return settings.capability / 10;
-        case 76: return settings.capability % 10;
+        case 75: return capability_of(device) / 10;
+        case 76: return capability_of(device) % 10;
         case 81: return hopper ? 228 << 10 : 164 << 10;
         case 82: return 65536;            // registers per multiprocessor
         case 97: return hopper ? 227 << 10 : 163 << 10;
@@ -221,7 +238,7 @@ API int cuDeviceGetCount(int* count) {
 API int cuDeviceGetName(char* name, int bytes, int device) {
     Guard guard;
     int error = find_device(device);
-    if (!error) std::snprintf(name, size_t(bytes), "TokenRouter CUDA emulation (no GPU), sm_%d", settings.capability);
+    if (!error) std::snprintf(name, size_t(bytes), "TokenRouter CUDA emulation (no GPU), sm_%d", capability_of(device));
     return error;
 }
 
@@ -237,14 +254,14 @@ API int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
 API int cuDeviceTotalMem_v2(size_t* bytes, int device) {
     Guard guard;
     int error = find_device(device);
-    if (!error) *bytes = settings.memory;
+    if (!error) *bytes = memory_of(device);
     return error;
 }
 
 API int cuDeviceGetAttribute(int* value, int which, int device) {
     Guard guard;
     int error = find_device(device);
-    if (!error) *value = attribute(which);
+    if (!error) *value = attribute(which, device);
     return error;
 }
 
@@ -369,10 +386,37 @@ API void emu_configure(int devices, size_t memory, uint64_t seed, int capability
     settings.memory = memory;
     settings.seed = seed;
     settings.capability = capability;
+    for (int d = 0; d < emu::MAX_DEVICES; d++) settings.memory_of[d] = settings.capability_of[d] = 0;
+    settings.driver_version = machine().driver_version;
+    settings.nccl_version = machine().nccl_version;
     settings.timeout_ms = Settings().timeout_ms;
+    settings.nccl_hangs = false;
+    moved.notify_all();
     reset();
     // cuInit() reads the environment only in a fresh library.
     world.initialized = settings.devices > 0;
+}
+
+// One device that differs from the others, until the next emu_configure(); 0: it does not.
+API void emu_set_device(int device, size_t memory, int capability) {
+    Guard guard;
+    if (device < 0 || device >= emu::MAX_DEVICES) return;
+    settings.memory_of[device] = memory;
+    settings.capability_of[device] = capability;
+}
+
+// Other versions of the driver and of NCCL, until the next emu_configure(); 0: as before.
+API void emu_set_versions(int driver, int nccl) {
+    Guard guard;
+    if (driver != 0) settings.driver_version = driver;
+    if (nccl != 0) settings.nccl_version = nccl;
+}
+
+// Whether joining a communicator hangs inside the library.
+API void emu_hang_nccl(int hangs) {
+    Guard guard;
+    settings.nccl_hangs = hangs != 0;
+    moved.notify_all();
 }
 
 // After `operations` more operations on the device its context fails with this error.

@@ -140,12 +140,26 @@ struct Settings {
     size_t memory = size_t(512) << 20;
     uint64_t seed = 0;
     int capability = 80;
+    // By device, where they differ from the two above; 0: they do not.
+    size_t memory_of[emu::MAX_DEVICES] = {};
+    int capability_of[emu::MAX_DEVICES] = {};
     int driver_version = 13000;
+    int nccl_version = 22809;
+    // Joining a communicator never comes back.
+    bool nccl_hangs = false;
     // How long a thread waits for work that only another thread can provide.
     uint64_t timeout_ms = 60000;
 };
 
 extern Settings settings;
+
+inline size_t memory_of(int device) {
+    return settings.memory_of[device] != 0 ? settings.memory_of[device] : settings.memory;
+}
+inline int capability_of(int device) {
+    return settings.capability_of[device] != 0 ? settings.capability_of[device] : settings.capability;
+}
+
 extern std::mutex lock;
 // Signalled when a queue moves, for threads that wait for another thread's half of a collective.
 extern std::condition_variable moved;
@@ -200,6 +214,9 @@ int find_stream(void* handle, Stream** out);
 bool break_capture(Stream* stream);
 int find_event(void* handle, std::shared_ptr<Event>* out);
 void make_sticky(Context* context, int code, const std::string& message);
+
+// Counts an operation of the device towards the injected fault; true when it is to fail with world.fault_code.
+bool fault_strikes(const Context* context);
 
 // Queues (or captures) an operation.
 int enqueue(Stream* stream, Op op);

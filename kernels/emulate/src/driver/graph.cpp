@@ -101,7 +101,7 @@ API int cuGraphUpload(void* handle, void* stream_handle) {
     auto* exec = static_cast<GraphExec*>(handle);
     if (world.execs.count(exec) == 0) return INVALID_HANDLE;
     if (exec->charged) return SUCCESS;
-    if (device_used(*exec->context) + exec->bytes > settings.memory) return OUT_OF_MEMORY;
+    if (device_used(*exec->context) + exec->bytes > memory_of(exec->context->device)) return OUT_OF_MEMORY;
     exec->context->graph_bytes += exec->bytes;
     exec->charged = true;
     return SUCCESS;

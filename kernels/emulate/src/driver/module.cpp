@@ -13,7 +13,10 @@ static Function* find_function(void* handle) {
     return nullptr;
 }
 
-static size_t opt_in_limit() { return size_t(settings.capability >= 90 ? 227 : 163) << 10; }
+static size_t opt_in_limit() {
+    int device = current_context != nullptr ? current_context->device : 0;
+    return size_t(capability_of(device) >= 90 ? 227 : 163) << 10;
+}
 
 // The parameters as cuLaunchKernel found them, copied by the kernel table's sizes. Slots of 16 bytes, because a
 // parameter may be a struct of vectors.

@@ -1,51 +1,11 @@
 // A pretend NCCL. A collective is an operation of a stream, so it is captured like a kernel; it can run when every rank
 // has its half at the head of a stream, and then whoever gets there first does the work of all ranks. Until then a
 // query says NOT_READY and a synchronize waits, up to a time limit.
-#include <chrono>
-
-#include "driver.h"
+#include "nccl.h"
 
 namespace drv {
 
-enum NcclResult : int { NCCL_OK, NCCL_CUDA_ERROR, NCCL_SYSTEM_ERROR, NCCL_INTERNAL, NCCL_BAD_ARGUMENT, NCCL_BAD_USAGE,
-                        NCCL_REMOTE_ERROR };
-
-struct Comm;
-
-// All ranks that joined under one id.
-struct Clique {
-    int size = 0;
-    std::vector<Comm*> members;
-    int joined = 0, left = 0;
-};
-
-struct Comm {
-    std::shared_ptr<Clique> clique;
-    int rank = 0;
-    Context* context = nullptr;
-    bool aborted = false;
-};
-
-enum class What { AllReduce, Reduce, Broadcast, AllGather, ReduceScatter };
-
-struct Collective {
-    // Shared, so that an operation in a graph outlives its communicator.
-    std::shared_ptr<Clique> clique;
-    int rank;
-    int device;
-    What what;
-    const char* send;
-    char* receive;
-    size_t count;
-    int type, op, root;
-};
-
 namespace {
-
-std::map<std::string, std::shared_ptr<Clique>> meeting_points;
-std::set<Comm*> comms;
-uint64_t ids = 0;
-thread_local std::string last_error;
 
 const char* name(What what) {
     static const char* const names[] = {"all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter"};
@@ -74,13 +34,6 @@ Stream* half_of(const Clique& clique, int rank) {
         if (found == nullptr || s->id < found->id) found = s;
     }
     return found;
-}
-
-bool anybody_aborted(const Clique& clique) {
-    for (const Comm* m : clique.members) {
-        if (m == nullptr || m->aborted) return true;
-    }
-    return false;
 }
 
 // Elements as doubles would lose 64-bit integers; they go through T, and 16-bit floats through f32.
@@ -175,13 +128,22 @@ void perform(const std::vector<std::shared_ptr<Collective>>& parts) {
 
 int run(const std::shared_ptr<Collective>& mine, std::string& why) {
     Clique& clique = *mine->clique;
-    // Halves of a communicator that somebody aborted do nothing.
-    if (anybody_aborted(clique)) return SUCCESS;
+    if (clique.members[size_t(mine->rank)] == nullptr) {
+        why = describe(*mine) + ": launched after its communicator has ended";
+        return LAUNCH_FAILED;
+    }
     std::vector<Stream*> streams;
     std::vector<std::shared_ptr<Collective>> parts;
     for (int r = 0; r < clique.size; r++) {
         streams.push_back(half_of(clique, r));
         parts.push_back(streams.back()->queue.front().collective);
+    }
+    for (int r = 0; r < clique.size; r++) {
+        Context* other = streams[size_t(r)]->context;
+        if (r == mine->rank || !fault_strikes(other)) continue;
+        // The lost rank's half is gone; this one goes on waiting for it.
+        make_sticky(other, world.fault_code, "injected fault before " + describe(*parts[size_t(r)]));
+        return NOT_READY;
     }
     for (auto& part : parts) {
         bool same = part->what == parts[0]->what && part->count == parts[0]->count && part->type == parts[0]->type &&
@@ -203,13 +165,10 @@ int run(const std::shared_ptr<Collective>& mine, std::string& why) {
     return SUCCESS;
 }
 
-int fail(int code, const std::string& why) {
-    last_error = why;
-    return code;
-}
-
 int start(What what, const void* send, void* receive, size_t count, int type, int op, int root, Comm* comm, void* handle) {
-    if (comms.count(comm) == 0 || comm->aborted) return fail(NCCL_BAD_ARGUMENT, "no such communicator");
+    if (comms.count(comm) == 0) return fail(NCCL_BAD_ARGUMENT, "no such communicator");
+    if (comm->clique->joined < comm->clique->size) return fail(NCCL_BAD_USAGE, "not all ranks have joined yet");
+    if (comm->connecting) return fail(NCCL_BAD_USAGE, "the call before this one is still in progress");
     if (width(type) == 0 || op < 0 || op > 4 || root < 0 || root >= comm->clique->size) {
         return fail(NCCL_BAD_ARGUMENT, "type, operation or root out of range");
     }
@@ -225,7 +184,7 @@ int start(What what, const void* send, void* receive, size_t count, int type, in
     queued.what = describe(*half);
     queued.collective = half;
     queued.ready = [half] {
-        if (anybody_aborted(*half->clique)) return true;
+        if (half->clique->members[size_t(half->rank)] == nullptr) return true;
         for (int r = 0; r < half->clique->size; r++) {
             if (half_of(*half->clique, r) == nullptr) return false;
         }
@@ -233,120 +192,15 @@ int start(What what, const void* send, void* receive, size_t count, int type, in
     };
     queued.run = [half](std::string& why) { return run(half, why); };
     error = enqueue(stream, std::move(queued));
-    return error ? fail(NCCL_CUDA_ERROR, "CUDA error " + std::to_string(error)) : int(NCCL_OK);
+    if (error) return fail(NCCL_CUDA_ERROR, "CUDA error " + std::to_string(error));
+    comm->connecting = comm->collectives++ == 0 && !comm->blocking;
+    return comm->connecting ? NCCL_IN_PROGRESS : NCCL_OK;
 }
 
 }  // namespace
 }  // namespace drv
 
 using namespace drv;
-
-struct ncclUniqueId {
-    char internal[128];
-};
-
-API int ncclGetVersion(int* version) {
-    *version = 22809;
-    return NCCL_OK;
-}
-
-API int ncclGetUniqueId(ncclUniqueId* id) {
-    Guard guard;
-    std::memset(id->internal, 0, sizeof id->internal);
-    uint64_t number = ++ids;
-    std::memcpy(id->internal, "emulated", 8);
-    std::memcpy(id->internal + 8, &number, 8);
-    return NCCL_OK;
-}
-
-// Comes back when all ranks have called it, or with an error after the time limit.
-API int ncclCommInitRank(void** out, int ranks, ncclUniqueId id, int rank) {
-    Guard guard;
-    if (ranks < 1 || rank < 0 || rank >= ranks) return fail(NCCL_BAD_ARGUMENT, "rank out of range");
-    if (int error = unsafe_call_error()) return fail(NCCL_CUDA_ERROR, "CUDA error " + std::to_string(error));
-    std::string key(id.internal, sizeof id.internal);
-    auto& meeting = meeting_points[key];
-    if (!meeting) {
-        meeting = std::make_shared<Clique>();
-        meeting->size = ranks;
-        meeting->members.resize(size_t(ranks));
-    }
-    auto clique = meeting;
-    if (clique->size != ranks) return fail(NCCL_BAD_ARGUMENT, "ranks disagree about their number");
-    if (clique->members[size_t(rank)] != nullptr) return fail(NCCL_BAD_ARGUMENT, "the rank has joined already");
-    auto* comm = new Comm{clique, rank, current_context, false};
-    clique->members[size_t(rank)] = comm;
-    clique->joined++;
-    comms.insert(comm);
-    moved.notify_all();
-    auto limit = std::chrono::milliseconds(settings.timeout_ms);
-    if (!moved.wait_for(guard.held, limit, [&] { return clique->joined == clique->size; })) {
-        clique->members[size_t(rank)] = nullptr;
-        clique->joined--;
-        comms.erase(comm);
-        delete comm;
-        return fail(NCCL_SYSTEM_ERROR, "rank " + std::to_string(rank) + ": other ranks never joined");
-    }
-    meeting_points.erase(key);
-    *out = comm;
-    return NCCL_OK;
-}
-
-static int leave(void* handle) {
-    Guard guard;
-    auto* comm = static_cast<Comm*>(handle);
-    if (comms.erase(comm) == 0) return NCCL_BAD_ARGUMENT;
-    // Halves that are still queued anywhere become no-ops.
-    comm->clique->members[size_t(comm->rank)] = nullptr;
-    delete comm;
-    moved.notify_all();
-    return NCCL_OK;
-}
-
-API int ncclCommAbort(void* comm) { return leave(comm); }
-API int ncclCommDestroy(void* comm) { return leave(comm); }
-API int ncclCommFinalize(void*) { return NCCL_OK; }
-
-API int ncclCommCount(void* comm, int* count) {
-    Guard guard;
-    if (comms.count(static_cast<Comm*>(comm)) == 0) return NCCL_BAD_ARGUMENT;
-    *count = static_cast<Comm*>(comm)->clique->size;
-    return NCCL_OK;
-}
-
-API int ncclCommUserRank(void* comm, int* rank) {
-    Guard guard;
-    if (comms.count(static_cast<Comm*>(comm)) == 0) return NCCL_BAD_ARGUMENT;
-    *rank = static_cast<Comm*>(comm)->rank;
-    return NCCL_OK;
-}
-
-API int ncclCommCuDevice(void* comm, int* device) {
-    Guard guard;
-    if (comms.count(static_cast<Comm*>(comm)) == 0) return NCCL_BAD_ARGUMENT;
-    *device = static_cast<Comm*>(comm)->context->device;
-    return NCCL_OK;
-}
-
-// Tells a rank that another one is gone or broken.
-API int ncclCommGetAsyncError(void* handle, int* error) {
-    Guard guard;
-    auto* comm = static_cast<Comm*>(handle);
-    if (comms.count(comm) == 0) return NCCL_BAD_ARGUMENT;
-    *error = NCCL_OK;
-    for (const Comm* m : comm->clique->members) {
-        if (m == nullptr || m->context->sticky) *error = NCCL_REMOTE_ERROR;
-    }
-    return NCCL_OK;
-}
-
-API const char* ncclGetLastError(void*) { return last_error.c_str(); }
-
-API const char* ncclGetErrorString(int code) {
-    static const char* const names[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                        "invalid argument", "invalid usage", "remote process exited or there was a network error"};
-    return code >= 0 && code < 7 ? names[code] : "unknown result code";
-}
 
 // Calls between these two are queued one by one, which is one of the orders that a group allows.
 API int ncclGroupStart() { return NCCL_OK; }

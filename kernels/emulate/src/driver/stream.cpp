@@ -104,6 +104,12 @@ void collect(Stream* stream) {
     delete stream;
 }
 
+bool fault_strikes(const Context* context) {
+    if (world.fault_device != context->device || world.fault_after-- != 0) return false;
+    world.fault_device = -1;
+    return true;
+}
+
 static void run_head(Stream* stream) {
     // A copy: the head stays in place while it runs, where the halves of a collective find one another.
     Op op = stream->queue.front();
@@ -114,14 +120,15 @@ static void run_head(Stream* stream) {
     }
     std::string why;
     int code = SUCCESS;
-    if (world.fault_device == context->device && world.fault_after-- == 0) {
+    if (fault_strikes(context)) {
         code = world.fault_code;
         why = "injected fault before " + op.what;
-        world.fault_device = -1;
     } else if (op.run) {
         code = op.run(why);
     }
-    if (code) {
+    if (code == NOT_READY) {
+        // It stays where it is.
+    } else if (code) {
         make_sticky(context, code, why);
     } else {
         stream->queue.pop_front();

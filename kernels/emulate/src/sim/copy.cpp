@@ -6,6 +6,9 @@
 
 namespace emu {
 
+// Copies that are done stay in the list until there are so many of them.
+static constexpr unsigned KEPT = 64;
+
 void copy_async(void* smem, const void* gmem, int src_bytes, EMU_AT) {
     Site site{EMU_HERE};
     if (src_bytes < 0 || src_bytes > 16) fail(site, "cp.async of %d source bytes", src_bytes);
@@ -17,8 +20,12 @@ void copy_async(void* smem, const void* gmem, int src_bytes, EMU_AT) {
         check_range(gmem, size_t(src_bytes), "cp.async: read", site);
     }
     Fiber* me = current();
+    if (me->waited >= KEPT) {
+        me->copies.erase(me->copies.begin(), me->copies.begin() + me->waited);
+        me->waited = 0;
+    }
     race_access(smem, 16, true, me, site);
-    race_unset(smem, 16);
+    if (race_build) race_unset(smem, 16);
     std::memset(smem, 0xff, 16);
     me->copies.push_back({static_cast<unsigned char*>(smem), static_cast<const unsigned char*>(gmem), src_bytes,
                           me->group, site});
@@ -34,27 +41,28 @@ void copy_wait(int groups, EMU_AT) {
     if (left_out("wait", {EMU_HERE})) return;
     Fiber* me = current();
     unsigned below = me->group > unsigned(groups) ? me->group - unsigned(groups) : 0;
-    size_t kept = 0;
-    for (PendingCopy& c : me->copies) {
-        if (c.group >= below) {
-            me->copies[kept++] = c;
+    // Groups come in ascending order. No allocation ends while a kernel runs, so the sources are still there.
+    while (me->waited < me->copies.size()) {
+        const PendingCopy& c = me->copies[me->waited];
+        if (c.group >= below) return;
+        me->waited++;
+        if (c.bytes > 0) race_access(c.from, size_t(c.bytes), false, me, c.site);
+        race_access(c.to, 16, true, me, c.site);
+        if (c.bytes == 16) {
+            std::memcpy(c.to, c.from, 16);
             continue;
         }
-        if (c.bytes > 0) {
-            check_range(c.from, size_t(c.bytes), "cp.async: read", c.site);
-            race_access(c.from, size_t(c.bytes), false, me, c.site);
-        }
-        race_access(c.to, 16, true, me, c.site);
         std::memcpy(c.to, c.from, size_t(c.bytes));
         std::memset(c.to + c.bytes, 0, size_t(16 - c.bytes));
     }
-    me->copies.resize(kept);
+    me->copies.clear();
+    me->waited = 0;
 }
 
 void copies_end(Fiber* fiber) {
-    if (!fiber->copies.empty()) {
-        fail(fiber->copies.front().site, "%zu asynchronous copies were never waited for, the first",
-             fiber->copies.size());
+    size_t pending = fiber->copies.size() - fiber->waited;
+    if (pending > 0) {
+        fail(fiber->copies[fiber->waited].site, "%zu asynchronous copies were never waited for, the first", pending);
     }
 }
 

@@ -41,9 +41,6 @@ emu_switch_stack:
     ret
     .size emu_switch_stack, . - emu_switch_stack
 )");
-extern "C" void emu_switch_stack(void** save, void* to);
-
-void switch_stack(void** save, void* to) { emu_switch_stack(save, to); }
 
 void* prepare_stack(void* stack, size_t bytes, void (*entry)()) {
     auto top = reinterpret_cast<uintptr_t>(stack) + bytes;
@@ -70,7 +67,7 @@ void* prepare_stack(void* stack, size_t bytes, void (*entry)()) {
     return context;
 }
 
-void switch_stack(void** save, void* to) {
+extern "C" void emu_switch_stack(void** save, void* to) {
     ucontext_t here;
     *save = &here;
     swapcontext(&here, static_cast<ucontext_t*>(to));

@@ -15,7 +15,8 @@ void race_launch_begin() {}
 void race_block_begin(unsigned) {}
 void race_barrier() {}
 void race_warp_sync(unsigned) {}
-void race_access(const void*, size_t, bool, Fiber*, const Site&) {}
+const bool race_build = false;
+void race_note(const void*, size_t, bool, Fiber*, const Site&) {}
 void race_unset(const void*, size_t) {}
 void race_atomic(const void*, size_t, const Site&) {}
 void race_fence() {}
@@ -266,7 +267,9 @@ void race_warp_sync(unsigned warp) {
     if (warp_epochs[warp] < LAST_WARP_EPOCH) warp_epochs[warp]++;
 }
 
-void race_access(const void* p, size_t n, bool write, Fiber* by, const Site& site) {
+const bool race_build = true;
+
+void race_note(const void* p, size_t n, bool write, Fiber* by, const Site& site) {
     check(p, n, write, by, remember(site));
 }
 

@@ -2,7 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "sim.h"
+#include "sched.h"
 
 #ifdef EMU_ASAN
 #include <sanitizer/asan_interface.h>
@@ -12,27 +12,20 @@ namespace emu {
 
 Thread* self = nullptr;
 Dim block_index, block_dim, grid_dim;
+Scheduler sched;
 
 namespace {
 
 uint64_t seed_value = 0;
-uint64_t random_state = 0;
 unsigned long launches = 0;
 
 std::vector<Fiber> fibers;
 unsigned threads = 0, done = 0;
-// Ready fibers in arrival order, a ring: a fiber is in it at most once.
-constexpr unsigned RING = 1024;
-Fiber* ready[RING];
-unsigned head = 0, tail = 0;
 std::vector<Fiber*> spinners;
-unsigned long idle_spins = 0;
-void* host_sp = nullptr;
 bool running = false;
 #ifdef EMU_ASAN
 bool stacks_dirty = false;
 #endif
-bool failed = false;
 std::string failure;
 Launch now;
 
@@ -43,38 +36,31 @@ uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-inline void push(Fiber* fiber) { ready[tail++ % RING] = fiber; }
-
-Fiber* pick() {
-    if (head == tail) {
-        // Everybody who is left waits for a flag: let them look again, but not for ever.
-        if (spinners.empty() || ++idle_spins > 1000) return nullptr;
-        for (Fiber* f : spinners) push(f);
-        spinners.clear();
-    }
-    if (policy() == 0) return ready[head++ % RING];
-    if (policy() >= 2) std::swap(ready[(head + unsigned(draw() % (tail - head))) % RING], ready[(tail - 1) % RING]);
-    return ready[--tail % RING];
-}
-
 void to_host() {
     void* unused;
-    switch_stack(&unused, host_sp);
+    switch_stack(&unused, sched.host_sp);
 }
 
+// Runs the thread of the current fiber, and on the same stack every thread after it that has not begun yet.
 void fiber_main() {
-    now.kernel->call(now.kernel->function, now.args);
-    Fiber* me = current();
-    copies_end(me);
-    me->state = State::Done;
-    done++;
-    warp_lane_left(me->index);
-    barrier_thread_left();
-    Fiber* next = failed ? nullptr : pick();
-    if (next == nullptr) to_host();
-    self = next;
-    void* unused;
-    switch_stack(&unused, next->sp);
+    for (;;) {
+        now.kernel->call(now.kernel->function, now.args);
+        Fiber* me = current();
+        if (!me->copies.empty()) copies_end(me);
+        me->state = State::Done;
+        done++;
+        warp_lane_left(me->index);
+        barrier_thread_left();
+        Fiber* next = sched.failed ? nullptr : pick();
+        if (next == nullptr) to_host();
+        self = next;
+        if (next->sp == nullptr) {
+            std::swap(me->stack, next->stack);
+            continue;
+        }
+        void* unused;
+        switch_stack(&unused, next->sp);
+    }
 }
 
 std::string place() {
@@ -87,8 +73,8 @@ std::string place() {
 }
 
 void record(const std::string& what) {
-    if (!failed) failure = std::string(now.kernel->name) + ": " + what + ", " + place();
-    failed = true;
+    if (!sched.failed) failure = std::string(now.kernel->name) + ": " + what + ", " + place();
+    sched.failed = true;
 }
 
 void start_fiber(unsigned i) {
@@ -96,10 +82,11 @@ void start_fiber(unsigned i) {
     f.index = i;
     f.tid = {i % block_dim.x, i / block_dim.x % block_dim.y, i / (block_dim.x * block_dim.y)};
     f.copies.clear();
-    f.group = 0;
+    f.group = f.waited = 0;
+    f.products = nullptr;
     f.state = State::Ready;
-    // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
-    f.sp = prepare_stack(f.stack, stack_bytes() - i % 61 * 128, fiber_main);
+    // Its stack is prepared when another one waits for the first time.
+    f.sp = nullptr;
 }
 
 std::string deadlock() {
@@ -111,6 +98,7 @@ std::string deadlock() {
         if (first == nullptr) first = &fibers[i];
     }
     self = const_cast<Fiber*>(first);
+    warp_wait(const_cast<Fiber*>(first));
     char text[256];
     std::snprintf(text, sizeof text, "deadlock: %u of %u threads wait, the first in %s at %s", waiting, threads,
                   first->waits_for, show(first->site).c_str());
@@ -120,24 +108,25 @@ std::string deadlock() {
 void run_block(unsigned number) {
     block_index = {number % grid_dim.x, number / grid_dim.x % grid_dim.y, number / (grid_dim.x * grid_dim.y)};
     done = 0;
-    head = tail = 0;
+    sched.head = sched.tail = 0;
     spinners.clear();
-    idle_spins = 0;
+    sched.idle_spins = 0;
     shared_begin(now.dynamic_bytes);
     warps_begin(threads);
     barrier_begin();
     race_block_begin(number);
     for (unsigned i = 0; i < threads; i++) start_fiber(i);
     // Under policy 1 the last fiber pushed runs first, so thread order is reversed there.
-    for (unsigned i = 0; i < threads; i++) push(&fibers[i]);
+    for (unsigned i = 0; i < threads; i++) make_ready(&fibers[i]);
     Fiber* first = pick();
+    prepare(first);
     self = first;
     running = true;
-    switch_stack(&host_sp, first->sp);
+    switch_stack(&sched.host_sp, first->sp);
     running = false;
-    if (!failed && done < threads) record(deadlock());
+    if (!sched.failed && done < threads) record(deadlock());
     std::string overrun = shared_end();
-    if (!failed && !overrun.empty()) record(overrun);
+    if (!sched.failed && !overrun.empty()) record(overrun);
     self = nullptr;
 }
 
@@ -152,19 +141,20 @@ std::string show(const Site& site) {
 void set_seed(uint64_t seed) {
     seed_value = seed;
     launches = 0;
+    sched.policy = unsigned(seed < 2 ? seed : 2);
 }
 
-unsigned policy() { return unsigned(seed_value < 2 ? seed_value : 2); }
-
-uint64_t draw() {
-    random_state += 0x9e3779b97f4a7c15ull;
-    return mix(random_state);
+void prepare(Fiber* fiber) {
+    // Stacks lie a power of two apart; without an offset their tops would all fight for the same cache sets.
+    fiber->sp = prepare_stack(fiber->stack, stack_bytes() - fiber->index % 61 * 128, fiber_main);
 }
 
-void make_ready(Fiber* fiber) {
-    fiber->state = State::Ready;
-    push(fiber);
-    idle_spins = 0;
+bool wake_spinners() {
+    // Everybody who is left waits for a flag: let them look again, but not for ever.
+    if (spinners.empty() || ++sched.idle_spins > 1000) return false;
+    for (Fiber* f : spinners) sched.ready[sched.tail++ % Scheduler::RING] = f;
+    spinners.clear();
+    return true;
 }
 
 void wait_here(State state, const char* what, const Site& site) {
@@ -173,17 +163,7 @@ void wait_here(State state, const char* what, const Site& site) {
     me->waits_for = what;
     me->site = site;
     if (state == State::Spinning) spinners.push_back(me);
-    Fiber* next = failed ? nullptr : pick();
-    if (next == me) {
-        me->state = State::Ready;
-        return;
-    }
-    if (next == nullptr) {
-        switch_stack(&me->sp, host_sp);
-        return;
-    }
-    self = next;
-    switch_stack(&me->sp, next->sp);
+    sleep_here(me);
 }
 
 void spin(EMU_AT) { wait_here(State::Spinning, "spin_hint", {emu_file, emu_line}); }
@@ -244,20 +224,20 @@ std::string run_launch(const Launch& launch) {
         stacks_dirty = false;
     }
 #endif
-    failed = false;
+    sched.failed = false;
     failure.clear();
     launches++;
-    random_state = mix(seed_value * 0x100000001b3ull + launches);
+    sched.random = mix(seed_value * 0x100000001b3ull + launches);
     race_launch_begin();
     unsigned blocks = grid_dim.x * grid_dim.y * grid_dim.z;
     std::vector<unsigned> order(blocks);
-    for (unsigned i = 0; i < blocks; i++) order[i] = policy() == 1 ? blocks - 1 - i : i;
-    if (policy() >= 2) {
-        for (unsigned i = blocks; i > 1; i--) std::swap(order[i - 1], order[draw() % i]);
+    for (unsigned i = 0; i < blocks; i++) order[i] = sched.policy == 1 ? blocks - 1 - i : i;
+    if (sched.policy >= 2) {
+        for (unsigned i = blocks; i > 1; i--) std::swap(order[i - 1], order[draw_below(i)]);
     }
-    for (unsigned i = 0; i < blocks && !failed; i++) run_block(order[i]);
+    for (unsigned i = 0; i < blocks && !sched.failed; i++) run_block(order[i]);
 #ifdef EMU_ASAN
-    stacks_dirty = failed;
+    stacks_dirty = sched.failed;
 #endif
     return failure;
 }

@@ -15,6 +15,8 @@
 
 namespace emu {
 
+SharedRegion shared_region;
+
 namespace {
 
 struct Array {
@@ -23,11 +25,12 @@ struct Array {
     size_t start, bytes, canary_end;
 };
 
-// The region: a page that faults, static arrays, a page that faults, dynamic memory, a page that faults.
-unsigned char* statics = nullptr;
-unsigned char* dynamic = nullptr;
+// A page that faults, static arrays, a page that faults, dynamic memory, a page that faults.
+unsigned char*& statics = shared_region.statics;
+unsigned char*& dynamic = shared_region.dynamic;
+size_t& dynamic_bytes = shared_region.dynamic_bytes;
 std::vector<Array> arrays;
-size_t static_used = 0, dynamic_bytes = 0;
+size_t static_used = 0;
 // What the last block may have touched, to be filled again.
 size_t dirty_static = SHARED_STATIC, dirty_dynamic = SHARED_DYNAMIC;
 constexpr unsigned char CANARY_BYTE = 0xff;
@@ -114,21 +117,13 @@ size_t shared_static_bytes() {
 
 unsigned char* shared_dynamic() { return dynamic; }
 
-bool in_shared_region(const void* p) {
-    auto a = static_cast<const unsigned char*>(p);
-    return size_t(a - statics) < SHARED_STATIC || size_t(a - dynamic) < SHARED_DYNAMIC;
-}
-
 size_t shared_offset(const void* p) {
     auto a = static_cast<const unsigned char*>(p);
     return size_t(a - statics) < SHARED_STATIC ? size_t(a - statics) : SHARED_STATIC + size_t(a - dynamic);
 }
 
-bool shared_holds(const void* p, size_t n) {
-    auto a = static_cast<const unsigned char*>(p);
-    size_t at = size_t(a - dynamic);
-    if (at < SHARED_DYNAMIC) return at + n <= dynamic_bytes;
-    at = size_t(a - statics);
+bool static_array_holds(const void* p, size_t n) {
+    size_t at = size_t(static_cast<const unsigned char*>(p) - statics);
     for (const Array& array : arrays) {
         if (at >= array.start && at + n <= array.start + array.bytes) return true;
     }

@@ -31,22 +31,28 @@ struct PendingCopy {
 
 enum class State : unsigned char { Ready, AtBarrier, InWarp, Spinning, Done };
 
-struct Fiber : Thread {
-    void* sp = nullptr;
-    void* stack = nullptr;  // its lowest byte
+// What every switch touches lies in the first cache line.
+struct alignas(64) Fiber : Thread {
     unsigned index = 0;
+    void* sp = nullptr;
     State state = State::Done;
+    // cp.async: groups are numbered per thread; `group` is the one being filled.
+    unsigned group = 0;
+    // Those before `waited` are done.
+    unsigned waited = 0;
+    // The group of products that the thread is in, if it is.
+    MmaGroup* products = nullptr;
+    std::vector<PendingCopy> copies;
     const char* waits_for = "";
     Site site;
-    // cp.async: groups are numbered per thread; `group` is the one being filled.
-    std::vector<PendingCopy> copies;
-    unsigned group = 0;
+    void* stack = nullptr;  // its lowest byte
 };
 
 inline Fiber* current() { return static_cast<Fiber*>(self); }
 
 // Context switch: saves the callee-saved registers and the stack pointer, then continues at `to`.
-void switch_stack(void** save, void* to);
+extern "C" __attribute__((visibility("hidden"))) void emu_switch_stack(void** save, void* to);
+inline void switch_stack(void** save, void* to) { emu_switch_stack(save, to); }
 // A stack pointer that switch_stack() can enter: `entry` starts on a fresh stack whose top is `top`.
 void* prepare_stack(void* stack, size_t bytes, void (*entry)());
 // Stack number i of the pool, with a guard area below; grows the pool as needed.
@@ -57,11 +63,8 @@ constexpr size_t STACK_GUARD = 64 << 10;
 // The scheduler's choices. Policy 0: first in, first out. 1: last in, first out, blocks and threads in reverse.
 // From 2 on: random from the seed.
 void set_seed(uint64_t seed);
-uint64_t draw();
-unsigned policy();
 
-void make_ready(Fiber* fiber);
-// Runs others until somebody makes this fiber ready again.
+// Runs others until somebody makes this fiber ready again; the rest of the scheduler is in sched.h.
 void wait_here(State state, const char* what, const Site& site);
 Fiber* fiber_at(unsigned index);
 unsigned block_threads();
@@ -85,15 +88,31 @@ constexpr size_t CANARY = 128;
 void shared_begin(size_t dynamic_bytes);
 // Empty, or what was overrun.
 std::string shared_end();
-bool in_shared_region(const void* p);
+// The region: static arrays, dynamic memory, and the bytes of that which the launch asked for.
+struct SharedRegion {
+    unsigned char* statics = nullptr;
+    unsigned char* dynamic = nullptr;
+    size_t dynamic_bytes = 0;
+};
+extern __attribute__((visibility("hidden"))) SharedRegion shared_region;
+inline bool in_shared_region(const void* p) {
+    auto a = static_cast<const unsigned char*>(p);
+    return size_t(a - shared_region.statics) < SHARED_STATIC || size_t(a - shared_region.dynamic) < SHARED_DYNAMIC;
+}
 // Offset into the whole region, for shadows.
 size_t shared_offset(const void* p);
 constexpr size_t SHARED_BYTES = SHARED_STATIC + SHARED_DYNAMIC;
+bool static_array_holds(const void* p, size_t n);
 // True when [p, p + n) lies inside one live shared array.
-bool shared_holds(const void* p, size_t n);
+inline bool shared_holds(const void* p, size_t n) {
+    size_t at = size_t(static_cast<const unsigned char*>(p) - shared_region.dynamic);
+    if (at < SHARED_DYNAMIC) return at + n <= shared_region.dynamic_bytes;
+    return static_array_holds(p, n);
+}
 size_t shared_static_bytes();
 
-// Warp state for barriers between lanes (warp.cpp).
+// Warp state for barriers between lanes (warp.cpp). What a thread waits for there, into its record.
+void warp_wait(Fiber* fiber);
 void warps_begin(unsigned threads);
 void warp_lane_left(unsigned index);
 void barrier_begin();
@@ -106,7 +125,11 @@ void race_launch_begin();
 void race_block_begin(unsigned block);
 void race_barrier();
 void race_warp_sync(unsigned warp);
-void race_access(const void* p, size_t n, bool write, Fiber* by, const Site& site);
+extern __attribute__((visibility("hidden"))) const bool race_build;
+void race_note(const void* p, size_t n, bool write, Fiber* by, const Site& site);
+inline void race_access(const void* p, size_t n, bool write, Fiber* by, const Site& site) {
+    if (race_build) race_note(p, n, write, by, site);
+}
 // The destination of a copy in flight: written, but nothing may read it.
 void race_unset(const void* p, size_t n);
 void race_atomic(const void* p, size_t n, const Site& site);

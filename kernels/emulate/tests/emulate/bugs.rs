@@ -191,6 +191,13 @@ fn table() -> Vec<Row> {
             Says("outside every device"),
             Says("outside every device"),
         ),
+        ("group_read_early", Wrong, Wrong, Wrong),
+        (
+            "group_divergent",
+            Says("different products"),
+            Says("different products"),
+            Says("different products"),
+        ),
         ("divide_by_zero", Says("division by zero"), Says("division by zero"), Says("division by zero")),
     ]
 }

@@ -8,6 +8,7 @@ mod builds;
 mod capture;
 mod collectives;
 mod driver;
+mod probe;
 mod streams;
 mod support;
 mod warp;

@@ -48,6 +48,33 @@ fn mma_multiplies_matrices_in_the_documented_layout() {
 }
 
 #[test]
+fn products_in_a_group_have_the_bits_of_single_ones() {
+    let Some(session) = begin(Settings::default()) else { return };
+    for seed in seeds() {
+        session.reset(Settings { seed, ..Settings::default() });
+        let rig = Rig::new();
+        let words = |n: usize, seed| {
+            let halves = bits(&matrix(n, 2, seed));
+            halves.chunks(2).map(|h| u32::from(h[0]) | u32::from(h[1]) << 16).collect::<Vec<_>>()
+        };
+        let a = rig.stream.clone_htod(&words(128, 3)).unwrap();
+        let b = rig.stream.clone_htod(&words(64, 4)).unwrap();
+        let f = rig.function("mma_group");
+        let [single, group] = [0i32, 1].map(|group| {
+            let mut out = rig.stream.alloc_zeros::<f32>(256).unwrap();
+            // SAFETY: fragments for 32 lanes in, eight sums for each out.
+            unsafe {
+                let mut launch = rig.stream.launch_builder(&f);
+                launch.arg(&mut out).arg(&a).arg(&b).arg(&group).launch(grid(1, 32, 0)).unwrap();
+            }
+            rig.stream.clone_dtoh(&out).unwrap()
+        });
+        assert!(single.iter().all(|x| x.is_finite()) && single[0] != single[1]);
+        assert_eq!(group, single, "seed {seed}");
+    }
+}
+
+#[test]
 fn ldmatrix_gives_each_lane_its_pair_of_each_matrix() {
     let Some(_session) = begin(Settings::default()) else { return };
     let rig = Rig::new();
