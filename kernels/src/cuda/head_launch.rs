@@ -25,9 +25,16 @@ impl Kernels {
             let what = format!("{} columns in rows of {} and {}", args.k, args.w_stride, args.x_stride);
             return Err(CudaError::Shape(what));
         }
-        let kernel = if w_bf16 { KernelId::HeadLinearBf16 } else { KernelId::HeadLinearF32 };
-        let items = u64::from(args.n.div_ceil(32)) * u64::from(rows.div_ceil(8));
-        let grid = items.min(4 * u64::from(self.processors())) as u32;
+        use KernelId::{HeadLinearBf16, HeadLinearF32, HeadLinearNarrowBf16, HeadLinearNarrowF32};
+        let (kernels, processors) = ([HeadLinearF32, HeadLinearBf16], u64::from(self.processors()));
+        let items = |features: u32| u64::from(args.n.div_ceil(features)) * u64::from(rows.div_ceil(8));
+        // The same bits either way.
+        let (kernels, items) = if items(32) < processors {
+            ([HeadLinearNarrowF32, HeadLinearNarrowBf16], items(8))
+        } else {
+            (kernels, items(32))
+        };
+        let (kernel, grid) = (kernels[usize::from(w_bf16)], items.min(4 * processors) as u32);
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, kernel, (grid, 1), 0, args) }
     }

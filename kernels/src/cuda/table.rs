@@ -87,6 +87,8 @@ kernels! {
     SampleTokens "sample_tokens" SampleArgs, 256, 0;
     HeadLinearF32 "head_linear_f32" HeadLinearArgs, 256, 0;
     HeadLinearBf16 "head_linear_bf16" HeadLinearArgs, 256, 0;
+    HeadLinearNarrowF32 "head_linear_narrow_f32" HeadLinearArgs, 256, 0;
+    HeadLinearNarrowBf16 "head_linear_narrow_bf16" HeadLinearArgs, 256, 0;
     HeadRows "head_rows" HeadRowsArgs, 256, 0;
     KeepStates "keep_states" KeepArgs, 256, 0;
     PromptMeans "prompt_means" MeanArgs, 256, 0;
