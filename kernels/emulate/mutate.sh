@@ -9,7 +9,8 @@
 # With filters, PROGRAM runs once per filter (as a test program's argument), and a line is only tried where it runs.
 # The race build sees most; a line that only orders atomics shows under several seeds of the plain build, so both are
 # asked. Environment: MUTATE_SURVIVORS (the list; default kernels/cuda/survivors.txt; "none"), MUTATE_TIMEOUT (seconds
-# per run), MUTATE_ONLY (a pattern that lines must match, as in "linear.cu:").
+# per run), MUTATE_ONLY (a pattern that lines must match, as in "linear.cu:"), MUTATE_WHOLE=1 (the filters are all
+# there are: a line of the sources that never runs is a failure too).
 #
 # The list: file.cu | text of the line | which line of that text in the file, from 1 | reason
 set -uo pipefail
@@ -17,7 +18,7 @@ here="$(cd "$(dirname "$0")" && pwd)"
 sources="$here/../cuda"
 step=1
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then step="$1"; shift; fi
-[ $# -gt 0 ] || { sed -n "2,15p" "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n "2,17p" "$0"; exit 2; }
 program="$1"; shift
 filters=("$@")
 [ ${#filters[@]} -gt 0 ] || filters=("")
@@ -62,6 +63,18 @@ done
 cat "$work"/ran.* 2>/dev/null | sort -u -t: -k1,1 -k2,2n | grep -- "${MUTATE_ONLY:-.}" > "$work/all"
 [ -s "$work/all" ] || { echo "no kernel with a barrier, sync, wait or fence runs"; exit 2; }
 
+idle=0
+if [ -n "${MUTATE_WHOLE:-}" ]; then
+  (cd "$sources" && grep -HnE '__sync(threads|warp)|cp_async_wait<|__threadfence' -- *.cu *.cuh) |
+    grep -vE '^simt.cuh:|^[a-z_.]+:[0-9]+: *//' | cut -d: -f1,2 | sort -u > "$work/written"
+  while read -r site; do
+    name="$(key "${site%%:*}" "${site##*:}")"
+    grep -qxF "$name" "$work/list" && continue
+    echo "no test runs $site: $name"
+    idle=$((idle + 1))
+  done < <(comm -23 "$work/written" <(cut -d' ' -f1 "$work/all" | sort -u))
+fi
+
 # noticed SITE: whether some test fails without it.
 noticed() {
   local i
@@ -92,4 +105,4 @@ while read -r site kind; do
   fi
 done < "$work/all"
 echo "$number lines, $tried removed: $((tried - listed - unnoticed)) noticed, $listed listed, $unnoticed unnoticed; $SECONDS s"
-[ "$unnoticed" -eq 0 ] && [ "$stale" -eq 0 ]
+[ "$unnoticed" -eq 0 ] && [ "$stale" -eq 0 ] && [ "$idle" -eq 0 ]

@@ -202,12 +202,14 @@ fn graphs_that_do_not_fit_are_refused_with_the_drivers_words() {
 fn devices_may_differ_in_memory_and_capability() {
     let Some(emu) = begin(Settings { devices: 3, ..Settings::default() }) else { return };
     emu.set_device(1, 64 << 20, 90);
+    emu.set_processors(3);
     let sizes: Vec<_> = (0..3)
         .map(|i| {
             let device = Device::open(i).unwrap();
             (device.memory().unwrap().1 >> 20, device.capability())
         })
         .collect();
+    assert_eq!(Device::open(0).unwrap().processors(), 3);
     assert_eq!(sizes, [(512, (8, 0)), (64, (9, 0)), (512, (8, 0))]);
 }
 

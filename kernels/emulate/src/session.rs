@@ -97,6 +97,13 @@ impl Session {
         unsafe { (self.library.set_device)(device, memory, capability) }
     }
 
+    /// Devices with this many multiprocessors until the next reset: grids planned for few are cheaper to run, and results
+    /// must not depend on it. Before the first use of a device.
+    pub fn set_processors(&self, count: u32) {
+        // SAFETY: takes a number and locks the library's state.
+        unsafe { (self.library.set_processors)(i32::try_from(count).unwrap_or(0)) }
+    }
+
     /// Another version of the driver (12040 for 12.4) until the next reset.
     pub fn set_driver_version(&self, version: i32) {
         // SAFETY: takes plain numbers and locks the library's state.

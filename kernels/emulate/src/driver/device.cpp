@@ -35,6 +35,7 @@ static Settings from_environment() {
     settings.seed = number_from("TOKENROUTER_EMU_SEED", settings.seed);
     settings.capability = int(number_from("TOKENROUTER_EMU_CAPABILITY", uint64_t(settings.capability)));
     settings.driver_version = int(number_from("TOKENROUTER_EMU_DRIVER", uint64_t(settings.driver_version)));
+    settings.processors = int(number_from("TOKENROUTER_EMU_PROCESSORS", 0));
     settings.nccl_version = int(number_from("TOKENROUTER_EMU_NCCL", uint64_t(settings.nccl_version)));
     if (settings.devices > emu::MAX_DEVICES) settings.devices = emu::MAX_DEVICES;
     if (settings.devices < 0) settings.devices = 0;
@@ -180,7 +181,7 @@ static int attribute(int which, int device) {
         case 10: return 32;               // warp size
         case 12: return 65536;            // registers per block
         case 13: return 1410000;          // clock, kHz
-        case 16: return hopper ? 132 : 108;
+        case 16: return settings.processors > 0 ? settings.processors : hopper ? 132 : 108;
         case 31: case 41: return 1;       // concurrent kernels, unified addressing
         case 36: return 1593000;          // memory clock, kHz
         case 37: return 5120;             // bus width
@@ -388,6 +389,7 @@ API void emu_configure(int devices, size_t memory, uint64_t seed, int capability
     settings.capability = capability;
     for (int d = 0; d < emu::MAX_DEVICES; d++) settings.memory_of[d] = settings.capability_of[d] = 0;
     settings.driver_version = machine().driver_version;
+    settings.processors = machine().processors;
     settings.nccl_version = machine().nccl_version;
     settings.timeout_ms = Settings().timeout_ms;
     settings.nccl_hangs = false;
@@ -410,6 +412,12 @@ API void emu_set_versions(int driver, int nccl) {
     Guard guard;
     if (driver != 0) settings.driver_version = driver;
     if (nccl != 0) settings.nccl_version = nccl;
+}
+
+// How many multiprocessors devices have, until the next emu_configure(); 0: as many as the real card.
+API void emu_set_processors(int count) {
+    Guard guard;
+    settings.processors = count;
 }
 
 // Whether joining a communicator hangs inside the library.

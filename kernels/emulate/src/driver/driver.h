@@ -143,6 +143,8 @@ struct Settings {
     // By device, where they differ from the two above; 0: they do not.
     size_t memory_of[emu::MAX_DEVICES] = {};
     int capability_of[emu::MAX_DEVICES] = {};
+    // Multiprocessors, which grids are planned for; 0: as many as the real card has.
+    int processors = 0;
     int driver_version = 13000;
     int nccl_version = 22809;
     // Joining a communicator never comes back.
