@@ -12,6 +12,9 @@ use cuda_sys::cuda::{CUdevice_attribute, CUresult};
 
 use super::error::CudaError;
 
+/// `CUDA_ERROR_NO_DEVICE`: the driver works and sees nothing.
+const NO_DEVICE: c_uint = 100;
+
 /// What the linked driver said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preflight {
@@ -71,12 +74,16 @@ linked!(cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, c_int));
 /// # Errors
 /// [`CudaError::Driver`], with what was tried.
 pub fn preflight() -> Result<Preflight, CudaError> {
-    // SAFETY: the driver allows this at any time and any number of times.
-    check("starting the linked driver", unsafe { cuInit()(0) })?;
     let (mut driver, mut count) = (0, 0);
-    // SAFETY: the numbers are written or left alone.
-    check("asking for its version", unsafe { cuDriverGetVersion()(&mut driver) })?;
-    // SAFETY: as above.
+    // SAFETY: the number is written or left alone; the driver allows this before its start.
+    check("asking for the driver's version", unsafe { cuDriverGetVersion()(&mut driver) })?;
+    // SAFETY: the driver allows this at any time and any number of times.
+    let started = unsafe { cuInit()(0) };
+    if started == NO_DEVICE {
+        return Ok(Preflight { driver, devices: Vec::new() });
+    }
+    check("starting the linked driver", started)?;
+    // SAFETY: the number is written or left alone.
     check("counting devices", unsafe { cuDeviceGetCount()(&mut count) })?;
     let devices = (0..count).map(device).collect::<Result<_, _>>()?;
     Ok(Preflight { driver, devices })
