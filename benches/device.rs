@@ -127,7 +127,7 @@ fn copy(bench: &mut Bench) -> Result<(), CudaError> {
 
 fn shapes(toy: bool) -> Vec<Shape> {
     let decoders: &[Decoder] =
-        if toy { &[Decoder::LARGE_TOY] } else { &[Decoder::QWEN3_0_6B, Decoder::QWEN3_8B] };
+        if toy { &[Decoder::TOY, Decoder::LARGE_TOY] } else { &[Decoder::QWEN3_0_6B, Decoder::QWEN3_8B] };
     decoders.iter().map(Shape::of).collect()
 }
 

@@ -83,6 +83,8 @@ struct Bench {
     until: Instant,
     /// Seconds of the last window and its rows: the next one's length is guessed from it.
     last: Option<(f64, usize)>,
+    /// Seconds that the last start took.
+    loading: f64,
     /// Seconds per step with graphs, by model and rows.
     steps: HashMap<(usize, usize), f64>,
 }
@@ -96,7 +98,8 @@ pub(crate) fn run(toy: bool, bandwidth: f64) {
         Err(why) => return println!("engine: cannot run: {why}"),
     };
     let sizes = if toy { &TOY } else { &REAL };
-    let mut bench = Bench { sizes, pair, bandwidth, toy, until, last: None, steps: HashMap::new() };
+    let mut bench =
+        Bench { sizes, pair, bandwidth, toy, until, last: None, loading: 0.0, steps: HashMap::new() };
     for graphs in [true, false] {
         let name = if graphs { "engine with graphs" } else { "engine without graphs" };
         if let Err(why) = bench.serve(graphs) {
@@ -130,11 +133,15 @@ fn pair(toy: bool) -> Result<[Member; 2], String> {
 
 impl Bench {
     fn serve(&mut self, graphs: bool) -> Result<(), String> {
-        let begun = Instant::now();
+        let (begun, left) = (Instant::now(), self.left());
+        if left <= self.loading {
+            return Err(format!("loading takes {:.0} s, and {left:.0} s are left", self.loading));
+        }
         let vocab = self.pair.iter().map(|m| m.decoder.vocab).min().unwrap_or(0);
         let mut server = Server::start(&self.config(graphs), (self.sizes.prompt, vocab), self.sizes.lead)?;
         let on = if graphs { "on" } else { "off" };
-        println!("engine: both models loaded in {:.1} s, graphs {on}", begun.elapsed().as_secs_f64());
+        self.loading = begun.elapsed().as_secs_f64();
+        println!("engine: both models loaded in {:.1} s, graphs {on}", self.loading);
         self.single(&mut server, graphs);
         if graphs {
             type Part = fn(&mut Bench, &mut Server) -> Result<(), String>;
@@ -150,7 +157,12 @@ impl Bench {
     }
 
     fn ask(&self, route: u16, count: usize) -> Ask {
-        Ask { route, count, tokens: self.sizes.tokens, kept: false }
+        Ask { route, count, tokens: self.sizes.tokens }
+    }
+
+    /// Seconds until no further window begins.
+    fn left(&self) -> f64 {
+        self.until.saturating_duration_since(Instant::now()).as_secs_f64()
     }
 
     /// One window, if there is time for it.
@@ -158,9 +170,10 @@ impl Bench {
         let rows: usize = asks.iter().map(|a| a.count).sum();
         let guess =
             self.last.map_or(0.0, |(seconds, before)| seconds * (rows as f64 / before as f64).max(1.0));
-        let left = self.until.saturating_duration_since(Instant::now()).as_secs_f64();
-        if left <= guess {
-            return Err(format!("it may take {guess:.0} s and {left:.0} s are left"));
+        let left = self.left();
+        // Half of the time stays for what comes after.
+        if left <= 2.0 * guess {
+            return Err(format!("it may take {guess:.0} s, and {left:.0} s are left for it and the rest"));
         }
         let begun = Instant::now();
         let window = server.window(asks);
@@ -219,8 +232,7 @@ impl Bench {
         let count = self.sizes.beside;
         let [small, large] = [0, 1].map(|route| self.ask(route, count));
         let alone = [self.window(server, &[small])?.step(0), self.window(server, &[large])?.step(1)];
-        // The small one goes on while the large one writes.
-        let both = self.window(server, &[Ask { kept: true, ..small }, large])?;
+        let both = self.window(server, &[small, large])?;
         for model in [0, 1] {
             let label = &self.pair[model].label;
             if both.models[model].steps == 0 {

@@ -31,8 +31,6 @@ pub(crate) struct Ask {
     pub(crate) count: usize,
     /// Tokens of each answer.
     pub(crate) tokens: u32,
-    /// Whether each that ends is asked again until one of another kind ends: a load to measure others beside.
-    pub(crate) kept: bool,
 }
 
 /// What one model did in a window.
@@ -45,7 +43,7 @@ pub(crate) struct Work {
     pub(crate) handoffs: u64,
 }
 
-/// From the moment when every request was decoding to the end of the first one that is not kept up.
+/// From the moment when every request was decoding until one of each kind has ended.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     /// Seconds.
@@ -53,7 +51,7 @@ pub(crate) struct Window {
     pub(crate) models: [Work; 2],
     /// Tokens committed.
     pub(crate) tokens: u64,
-    /// Mean context of a request in tokens; right where none is kept up.
+    /// Mean context of a request in tokens; right where one kind was asked.
     pub(crate) context: f64,
 }
 
@@ -88,7 +86,8 @@ impl Server {
         while self.engine.wait_report().is_some() {}
     }
 
-    /// Asks for everything at once and waits for all answers.
+    /// Asks for everything at once and waits for all answers. Of several kinds the quick ones are asked again as they end, so
+    /// that all are at work until the window closes.
     ///
     /// # Errors
     /// A request that was refused or failed, an engine that ended, or no step between the last request's begin and the
@@ -103,6 +102,7 @@ impl Server {
         let (first, last) = (written.len(), self.asked);
         let (mut begin, mut end): (Option<Moment>, Option<Moment>) = (None, None);
         let (mut leading, mut ended, mut over) = (0, 0, false);
+        let mut ends = vec![0u32; asks.len()];
         while ended < written.len() {
             let report = self.engine.wait_report().ok_or("the engine has ended")?;
             for event in report.events {
@@ -118,7 +118,8 @@ impl Server {
                     ClientEvent::Finished { client, .. } => {
                         ended += 1;
                         let (_, kind, index) = *written.get(&client).ok_or("the end of no request")?;
-                        over |= !asks[kind].kept;
+                        ends[kind] += 1;
+                        over |= begin.is_some() && ends.iter().all(|n| *n > 0);
                         if !over {
                             written.insert(self.submit(&asks[kind], index)?, (0, kind, index));
                         }
