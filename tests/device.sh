@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in at most four minutes: conformance of the emulation, the kernel tests on the real driver,
 # compute-sanitizer on the small ones, graphs and two models on one card, and tables of times beside what the card can
-# do: products, then whole steps through the engine, two models sharing the card, and handoffs. Every part that cannot run says why in one line; the exit status counts the parts that failed.
+# do: products, then whole steps through the engine, two models sharing the card, and handoffs. Every part that cannot
+# run says why in one line; the exit status counts the parts that failed.
 #
 #   tests/device.sh            on a machine with a GPU and cargo: builds what it runs
 #   tests/device.sh prepare    on a machine without one: builds everything into target/device, to be carried
