@@ -2,12 +2,21 @@
 //! runs it; by itself: `cargo bench --features cuda --bench device`.
 //!
 //! Copy bandwidth is a device-to-device copy, bytes read and written. A step is the chain of all products of a model
-//! with random weights (no attention, no norms); its floor is the bytes of the weights at the copy bandwidth. Every
-//! part that cannot run says why in one line. Without a GPU everything runs on the emulation with toy sizes, so that
-//! the code itself is tested; those times mean nothing.
+//! with random weights (no attention, no norms); its floor is the bytes of the weights at the copy bandwidth. The part
+//! `engine` runs whole models through the engine. Every part that cannot run says why in one line. Without a GPU
+//! everything runs on the emulation with toy sizes, so that the code itself is tested; those times mean nothing.
+//!
+//! Names of parts on the command line choose among them (`copy`, `products`, `steps`, `models`, `engine`); the copy
+//! always runs, since floors are made of it.
 
+#[path = "device/checkpoint.rs"]
+mod checkpoint;
+#[path = "device/engine.rs"]
+mod engine;
 #[path = "device/model.rs"]
 mod model;
+#[path = "device/window.rs"]
+mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +26,7 @@ use tokenrouter_kernels::cuda::{
     Buffer, Capture, CudaError, CudaStream, Device, GraphExec, Kernels, Ptr, images,
 };
 
+use checkpoint::Decoder;
 use model::{Shape, Weights};
 
 /// A device with everything that the parts need. The emulation's session, if there is one, ends last.
@@ -39,15 +49,21 @@ fn main() {
             return;
         }
     };
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     type Part = (&'static str, fn(&mut Bench) -> Result<(), CudaError>);
-    let parts: [Part; 4] =
-        [("copy", copy), ("products", products), ("steps", steps), ("two models", two_models)];
+    let parts: [Part; 5] = [
+        ("copy", copy),
+        ("products", products),
+        ("steps", steps),
+        ("models", two_models),
+        ("engine", whole_steps),
+    ];
     for (name, part) in parts {
-        if let Err(why) = part(&mut bench) {
+        let wanted = chosen.is_empty() || name == "copy" || chosen.iter().any(|c| c == name);
+        if wanted && let Err(why) = part(&mut bench) {
             println!("{name}: cannot run: {why}");
         }
     }
-    println!("handoff: cannot run here: it needs the engine (tests/device.sh)");
 }
 
 impl Bench {
@@ -110,7 +126,9 @@ fn copy(bench: &mut Bench) -> Result<(), CudaError> {
 }
 
 fn shapes(toy: bool) -> Vec<Shape> {
-    if toy { vec![Shape::TOY] } else { vec![Shape::QWEN3_0_6B, Shape::QWEN3_8B] }
+    let decoders: &[Decoder] =
+        if toy { &[Decoder::TOY, Decoder::LARGE_TOY] } else { &[Decoder::QWEN3_0_6B, Decoder::QWEN3_8B] };
+    decoders.iter().map(Shape::of).collect()
 }
 
 /// Each product of a layer by itself, over fresh weights every time.
@@ -210,6 +228,12 @@ fn two_models(bench: &mut Bench) -> Result<(), CudaError> {
         large_time * 1e6,
         large_time / large_alone
     );
+    Ok(())
+}
+
+/// Models in the engine.
+fn whole_steps(bench: &mut Bench) -> Result<(), CudaError> {
+    engine::run(bench.toy, bench.bandwidth);
     Ok(())
 }
 

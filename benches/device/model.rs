@@ -7,6 +7,7 @@ use tokenrouter_kernels::cuda::{
 };
 
 use crate::NONE;
+use crate::checkpoint::Decoder;
 
 /// Sizes of a model, as its products see them.
 #[derive(Clone, Copy)]
@@ -23,27 +24,19 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) const QWEN3_0_6B: Self = Self {
-        name: "Qwen3-0.6B",
-        hidden: 1024,
-        layers: 28,
-        qkv: 4096,
-        heads: 2048,
-        intermediate: 3072,
-        vocab: 151_936,
-    };
-    pub(crate) const QWEN3_8B: Self = Self {
-        name: "Qwen3-8B",
-        hidden: 4096,
-        layers: 36,
-        qkv: 6144,
-        heads: 4096,
-        intermediate: 12_288,
-        vocab: 151_936,
-    };
-    /// For the emulation.
-    pub(crate) const TOY: Self =
-        Self { name: "toy", hidden: 64, layers: 1, qkv: 96, heads: 64, intermediate: 96, vocab: 128 };
+    /// What the products see of a decoder.
+    pub(crate) fn of(decoder: &Decoder) -> Self {
+        let heads = decoder.q_heads * decoder.head_dim;
+        Self {
+            name: decoder.name,
+            hidden: decoder.hidden,
+            layers: decoder.layers,
+            qkv: heads + 2 * decoder.kv_heads * decoder.head_dim,
+            heads,
+            intermediate: decoder.inner,
+            vocab: decoder.vocab,
+        }
+    }
 
     /// Name, features and columns of the products: four of a layer, then the logits.
     pub(crate) fn products(&self) -> [(&'static str, usize, usize); 5] {
