@@ -145,7 +145,11 @@ pub(crate) fn machine(seed: u64) -> Option<Machine> {
         return Some(Machine { emulation: None });
     }
     match session(settings(seed)) {
-        Ok(session) => Some(Machine { emulation: Some(session) }),
+        Ok(session) => {
+            // Small grids are cheaper to run thread by thread; no result depends on them.
+            session.set_processors(2);
+            Some(Machine { emulation: Some(session) })
+        }
         Err(why) => {
             skip(&why);
             None
