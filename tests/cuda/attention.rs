@@ -198,9 +198,8 @@ fn long_sequences_fold_in_segments() {
 }
 
 /// The order of the fold, made visible: 2^24 + 1 is 2^24 in f32, and the large numbers cancel at the end. Left to right
-/// without segments the rest would be 0, with segments of four units 4.
-#[test]
-fn units_fold_within_segments_of_eight() {
+/// without segments the rest would be 0, with segments of four units 4. The second value is what the last position gives.
+fn visible_order() -> (Case, bf16) {
     let mut case = Case::new(8, 16, (1, 1), &[17 * 64]);
     case.q[0].fill(0.0);
     case.v[0].fill(0.0);
@@ -208,10 +207,15 @@ fn units_fold_within_segments_of_eight() {
     for (unit, value) in [(0, big), (4, 1.0), (5, 1.0), (8, 1.0), (9, 1.0), (16, -big)] {
         case.v[0][unit * 64 * 16..][..16].fill(value);
     }
+    // All scores are 0, so every weight is 1 and the sum of weights is the length.
+    (case, bf16::from_f32(2.0 * (1.0 / (17.0 * 64.0))))
+}
+
+#[test]
+fn units_fold_within_segments_of_eight() {
+    let (case, expected) = visible_order();
     everywhere(|gpu| {
         let found = case.run(gpu, &[(0, 17 * 64 - 1, 1)]);
-        // All scores are 0, so every weight is 1 and the sum of weights is the length.
-        let expected = bf16::from_f32(2.0 * (1.0 / (17.0 * 64.0)));
         assert_eq!(found, [expected.to_bits(); 16]);
     });
 }
@@ -272,16 +276,9 @@ fn many_queries_have_the_bits_of_few() {
 /// As `units_fold_within_segments_of_eight`, for the last of many queries.
 #[test]
 fn units_of_many_queries_fold_within_segments_of_eight() {
-    let mut case = Case::new(8, 16, (1, 1), &[17 * 64]);
-    case.q[0].fill(0.0);
-    case.v[0].fill(0.0);
-    let big = 16_777_216.0;
-    for (unit, value) in [(0, big), (4, 1.0), (5, 1.0), (8, 1.0), (9, 1.0), (16, -big)] {
-        case.v[0][unit * 64 * 16..][..16].fill(value);
-    }
+    let (case, expected) = visible_order();
     everywhere(|gpu| {
         let found = case.run(gpu, &[(0, 15 * 64, 128)]);
-        let expected = bf16::from_f32(2.0 * (1.0 / (17.0 * 64.0)));
         assert_eq!(found[127 * 16..], [expected.to_bits(); 16]);
     });
 }
