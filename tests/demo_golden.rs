@@ -61,20 +61,29 @@ fn tokens_and_writers_are_those_of_transformers() {
     }
 }
 
-/// A handle that is dropped while the loop sleeps: the loop and its model threads must end, and say so.
+/// A handle that is dropped while the loop sleeps: the loop and its model threads end before `drop` returns. A process
+/// that ended while they still ran crashed in the driver (on the pretend driver one time in two).
 #[test]
-fn dropping_the_handle_ends_the_engine() {
+fn a_dropped_handle_left_the_engine_running() {
     let config = demo_config(vec![route("slm", "single", "model", ParamValue::Int(0))]);
-    let (ended, wait) = std::sync::mpsc::channel();
-    let wake = Box::new(move || {
-        let _ = ended.send(());
-    });
-    let engine =
-        tokenrouter_engine::start(&config, &Registry::builtin(), wake).expect("the demo pair starts");
+    let engine = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()))
+        .expect("the demo pair starts");
     // Longer than the loop looks around before it parks.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let status = engine.status.clone();
     drop(engine);
-    wait.recv_timeout(std::time::Duration::from_secs(30)).expect("the loop says that it has ended");
+    assert_eq!(status.state(), tokenrouter_engine::EngineState::Stopped);
+}
+
+/// The same while a request is under way and nobody reads its tokens.
+#[test]
+fn a_handle_dropped_in_the_middle_of_an_answer_ends_it() {
+    let config = demo_config(vec![route("slm", "single", "model", ParamValue::Int(0))]);
+    let engine = start(&config, &Registry::builtin());
+    let request = request(1, &support::golden_prompt(), 0, 400);
+    engine.send(tokenrouter_engine::Command::Submit(Box::new(request))).expect("the engine runs");
+    engine.wait_report().expect("tokens");
+    let status = engine.status.clone();
+    drop(engine);
     assert_eq!(status.state(), tokenrouter_engine::EngineState::Stopped);
 }

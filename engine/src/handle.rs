@@ -1,6 +1,8 @@
 //! The seam between the server and the engine: commands in, reports out, both bounded.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_scheduler::router::{Gauge, Terms};
@@ -202,11 +204,16 @@ pub enum SendError {
     Stopped,
 }
 
-/// The server's end of the engine. Dropping it ends the rank loop.
+/// How long a dropped handle waits for the rank loop: for the steps in flight and for what the devices hold.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// The server's end of the engine. Dropping it ends the rank loop and waits until everything on the devices is gone: a
+/// process that ends while a thread of its own still talks to a driver may crash in it.
 pub struct EngineHandle {
-    /// Taken only by `drop`.
+    /// Taken only by `drop`, like the next two.
     commands: Option<flume::Sender<Command>>,
-    reports: flume::Receiver<Report>,
+    reports: Option<flume::Receiver<Report>>,
+    rank: Option<JoinHandle<()>>,
     notify: Box<dyn Fn() + Send + Sync>,
     /// What is fixed.
     pub info: EngineInfo,
@@ -223,7 +230,13 @@ impl EngineHandle {
         info: EngineInfo,
         status: Arc<EngineStatus>,
     ) -> Self {
-        Self { commands: Some(commands), reports, notify, info, status }
+        Self { commands: Some(commands), reports: Some(reports), rank: None, notify, info, status }
+    }
+
+    /// The thread of the rank loop, to be waited for.
+    pub(crate) fn with_rank(mut self, rank: JoinHandle<()>) -> Self {
+        self.rank = Some(rank);
+        self
     }
 
     /// Queues a command without blocking.
@@ -255,19 +268,31 @@ impl EngineHandle {
 
     /// The next report, if one is queued.
     pub fn try_report(&self) -> Option<Report> {
-        self.reports.try_recv().ok()
+        self.reports.as_ref()?.try_recv().ok()
     }
 
     /// Waits for the next report; `None` when the engine has ended.
     pub fn wait_report(&self) -> Option<Report> {
-        self.reports.recv().ok()
+        self.reports.as_ref()?.recv().ok()
     }
 }
 
 impl Drop for EngineHandle {
     fn drop(&mut self) {
-        // The loop may be parked: it sees the closed queue only when woken.
+        // The loop may be parked: it sees the closed queues only when woken. Nobody reads reports any more.
         self.commands = None;
+        self.reports = None;
         (self.notify)();
+        let Some(rank) = self.rank.take() else { return };
+        let until = Instant::now() + FAREWELL;
+        while !rank.is_finished() {
+            if Instant::now() >= until {
+                tracing::error!("a step has not ended after {} s; leaving it behind", FAREWELL.as_secs());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A panic of the loop has shown itself already, and the status says that it has stopped.
+        let _ = rank.join();
     }
 }

@@ -242,7 +242,7 @@ pub fn start(
     // A command sent before this line is seen by the loop's first turn, which has not parked yet.
     let _ = rank_thread.set(thread.thread().clone());
     thread.thread().unpark();
-    Ok(EngineHandle::new(commands, reports, Box::new(unpark), info, status))
+    Ok(EngineHandle::new(commands, reports, Box::new(unpark), info, status).with_rank(thread))
 }
 
 fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
