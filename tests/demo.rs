@@ -59,7 +59,11 @@ fn bad_flags_and_bad_files_name_the_fault() {
     let dir = scratch_dir("bad-config");
     let file = dir.join("pair.toml");
     let cases = [
-        ("[[model]]\nname = \"a\"\npath = \"nowhere\"\n[router]\nname = \"single\"\n", "nowhere"),
+        // A port of its own: on the usual one a demo may be serving.
+        (
+            "[[model]]\nname = \"a\"\npath = \"nowhere\"\n[router]\nname = \"single\"\n[server]\nhttp = \"127.0.0.1:0\"\n",
+            "nowhere",
+        ),
         ("[[model]]\nnam = \"a\"\npath = \"x\"\n[router]\nname = \"single\"\n", "did you mean \"name\""),
         ("[[model]]\nname = \"a\"\n", "path"),
         ("this is not toml", "line 1"),
