@@ -3,59 +3,43 @@
 
 mod support;
 
-use serde_json::Value;
 use support::engine::{demo_config, request, route, run_all, start, stop};
-use support::root;
+use support::golden;
 use tokenrouter_engine::DType;
 use tokenrouter_scheduler::FinishReason;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
-fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().expect("a list").iter().map(|n| n.as_u64().expect("an id") as u32).collect()
-}
-
 #[test]
 fn tokens_and_writers_are_those_of_transformers() {
-    let text = std::fs::read_to_string(root().join("tests/golden/demo.json")).expect("the golden file");
-    let golden: Value = serde_json::from_str(&text).expect("JSON");
-    let limit = golden["max_new_tokens"].as_u64().expect("a number") as u32;
-    let threshold = golden["threshold"].as_f64().expect("a number");
-    let cases = golden["cases"].as_array().expect("cases");
+    let golden = golden();
     for kv_dtype in [DType::F32, DType::F16, DType::Bf16] {
         let mut config = demo_config(vec![
             route("slm", "single", "model", ParamValue::Int(0)),
             route("llm", "single", "model", ParamValue::Int(1)),
-            route("routed", "r-stitch", "threshold", ParamValue::Float(threshold)),
+            route("routed", "r-stitch", "threshold", ParamValue::Float(golden.threshold)),
         ]);
         config.kv_dtype = kv_dtype;
         let engine = start(&config, &Registry::builtin());
         let mut requests = Vec::new();
-        for (i, case) in cases.iter().enumerate() {
+        for (i, case) in golden.cases.iter().enumerate() {
             for route in 0..3_u16 {
                 let client = (i * 3) as u64 + u64::from(route);
-                requests.push(request(client, &ids(&case["prompt_ids"]), route, limit));
+                requests.push(request(client, &case.prompt, route, golden.max_new_tokens));
             }
         }
         let answers = run_all(&engine, requests);
-        for (i, case) in cases.iter().enumerate() {
+        for (i, case) in golden.cases.iter().enumerate() {
             for (route, name) in ["slm", "llm", "routed"].iter().enumerate() {
                 let answer = &answers[&((i * 3 + route) as u64)];
-                let what = format!("{} {name} {kv_dtype:?}", case["id"]);
-                assert_eq!(answer.tokens, ids(&case[name]["ids"]), "{what}");
+                let what = format!("{} {name} {kv_dtype:?}", case.id);
+                assert_eq!(answer.tokens, case.answers[route], "{what}");
                 assert!(matches!(answer.reason, FinishReason::Eos(_)), "{what}");
                 assert_eq!(answer.usage.completion_tokens as usize, answer.tokens.len(), "{what}");
             }
             let routed = &answers[&((i * 3 + 2) as u64)];
-            let writers: String = routed.writers.iter().map(|w| if *w == 0 { '0' } else { '1' }).collect();
-            assert_eq!(Some(writers.as_str()), case["routed"]["writers"].as_str(), "{}", case["id"]);
-            assert_eq!(
-                u64::from(routed.usage.handoffs),
-                case["routed"]["handoffs"].as_u64().expect("a number")
-            );
-            assert_eq!(
-                u64::from(routed.usage.discarded[0]),
-                case["routed"]["dropped"].as_u64().expect("a number")
-            );
+            assert_eq!(routed.writers, case.writers, "{}", case.id);
+            assert_eq!(u64::from(routed.usage.handoffs), case.handoffs);
+            assert_eq!(u64::from(routed.usage.discarded[0]), case.dropped);
         }
         stop(&engine);
     }

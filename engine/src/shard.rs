@@ -55,6 +55,11 @@ impl Shard {
         self.count > 1
     }
 
+    /// Whether this part draws tokens and hands out results.
+    pub fn samples(self) -> bool {
+        self.index == 0
+    }
+
     /// Query heads of this part.
     pub fn q_heads(self, config: &ModelConfig) -> Range<usize> {
         self.equal(config.q_heads)

@@ -13,7 +13,7 @@ use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, PlannerConfig, Policy};
 
 use crate::support::engine::{demo_config, request, route, start, stop};
-use crate::support::golden_cases;
+use crate::support::golden;
 
 /// The images that the pretend driver takes.
 static IMAGES: [&[u8]; 1] = [&STUB_IMAGE];
@@ -164,7 +164,7 @@ pub(crate) fn settings(seed: u64) -> Settings {
 
 /// Requests over the golden prompts: two of four routed by entropy, one at a fixed share, one pinned; greedy and sampled.
 pub(crate) fn requests(count: usize) -> Vec<EngineRequest> {
-    let (cases, _) = golden_cases();
+    let cases = golden().cases;
     let ask = |i: usize| {
         let prompt = &cases[i % cases.len()].prompt;
         let mut asked = request(i as u64, prompt, [2, 3, 2, (i / 4 % 2) as u16][i % 4], MAX_TOKENS);

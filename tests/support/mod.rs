@@ -52,10 +52,24 @@ pub struct GoldenCase {
     pub answers: [Vec<u32>; 3],
     /// The writer of every token of the routed pair.
     pub writers: Vec<u8>,
+    /// Handoffs of the routed pair.
+    pub handoffs: u64,
+    /// Tokens of the small model that were dropped.
+    pub dropped: u64,
 }
 
-/// The cases of `tests/golden/demo.json`, and the threshold of its routed answers.
-pub fn golden_cases() -> (Vec<GoldenCase>, f64) {
+/// `tests/golden/demo.json`.
+pub struct Golden {
+    /// Its cases.
+    pub cases: Vec<GoldenCase>,
+    /// The threshold of the routed answers.
+    pub threshold: f64,
+    /// Most tokens of an answer.
+    pub max_new_tokens: u32,
+}
+
+/// What transformers wrote for the demo pair.
+pub fn golden() -> Golden {
     let text = std::fs::read_to_string(root().join("tests/golden/demo.json")).expect("the golden file");
     let golden: Value = serde_json::from_str(&text).expect("JSON");
     let ids = |value: &Value| -> Vec<u32> {
@@ -66,14 +80,20 @@ pub fn golden_cases() -> (Vec<GoldenCase>, f64) {
         prompt: ids(&case["prompt_ids"]),
         answers: ["slm", "llm", "routed"].map(|name| ids(&case[name]["ids"])),
         writers: case["routed"]["writers"].as_str().expect("writers").bytes().map(|b| b - b'0').collect(),
+        handoffs: case["routed"]["handoffs"].as_u64().expect("a number"),
+        dropped: case["routed"]["dropped"].as_u64().expect("a number"),
     };
     let cases = golden["cases"].as_array().expect("cases").iter().map(case).collect();
-    (cases, golden["threshold"].as_f64().expect("a number"))
+    Golden {
+        cases,
+        threshold: golden["threshold"].as_f64().expect("a number"),
+        max_new_tokens: golden["max_new_tokens"].as_u64().expect("a number") as u32,
+    }
 }
 
 /// Token ids of a rendered question of the demo language: the first golden case.
 pub fn golden_prompt() -> Vec<u32> {
-    golden_cases().0.swap_remove(0).prompt
+    golden().cases.swap_remove(0).prompt
 }
 
 /// The text that the demo's chat template makes of one user message.

@@ -304,14 +304,11 @@ fn measured(placed: &PlacedModel<'_>, site: &Site, index: usize) -> Option<Shard
 }
 
 fn rank(models: &[PlacedModel<'_>], site: Site) -> CudaRank {
-    let held = site.models.into_iter().zip(models).map(|(model, placed)| {
-        Some(Held {
-            model: model?,
-            samples: placed.devices.first() == Some(&site.ordinal),
-            ranks: placed.devices.len(),
-            group: placed.group,
-        })
-    });
+    let held = site
+        .models
+        .into_iter()
+        .zip(models)
+        .map(|(model, placed)| Some(Held { model: model?, group: placed.group }));
     CudaRank::new(site.ordinal, site.context, held.collect())
 }
 

@@ -21,7 +21,7 @@ impl Forward<'_> {
                 self.last_norm(plan)?;
                 self.logits(plan)?;
             }
-            if plan.rows > 0 && self.samples() {
+            if plan.rows > 0 && self.shape.shard.samples() {
                 self.signals(plan)?;
                 self.sample(plan)?;
             }
@@ -82,7 +82,7 @@ impl Forward<'_> {
         unsafe {
             self.context.kernels.linear(self.stream, plan.rows, &args)?;
             comm.all_gather_f32(self.stream, part, exchange.all_logits.ptr(), count)?;
-            if self.samples() {
+            if self.shape.shard.samples() {
                 self.context.kernels.unshard_logits(self.stream, plan.rows, &join)?;
             }
         }

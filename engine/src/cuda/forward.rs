@@ -63,7 +63,7 @@ impl Forward<'_> {
                 self.feed_forward(plan, layer)?;
             }
             self.finish(plan)?;
-            if !self.samples() {
+            if !self.shape.shard.samples() {
                 return Ok(());
             }
             if let Some(heads) = self.heads {
@@ -71,11 +71,6 @@ impl Forward<'_> {
             }
             copy_to_host_async(self.stream, self.results_host, 0..plan.results.len, self.results)
         }
-    }
-
-    /// Whether this shard draws tokens and hands out results.
-    pub(super) fn samples(&self) -> bool {
-        self.shape.shard.index == 0
     }
 
     /// The address of the number of tokens.

@@ -263,6 +263,11 @@ impl CudaModel {
         self.start(&record.step, record.graph, after, self.pages)
     }
 
+    /// Which part of its model this is.
+    pub(crate) fn shard(&self) -> Shard {
+        self.shape.shard
+    }
+
     /// Marks the end of the step in flight.
     pub(crate) fn event(&self) -> &Event {
         &self.event
@@ -287,7 +292,7 @@ impl CudaModel {
 
     /// Reads the results of the finished `step`: one for each row from the shard that samples, nothing from the others.
     pub(crate) fn results(&mut self, step: &Step, out: &mut Vec<RowResult>) {
-        if self.shape.shard.index != 0 {
+        if !self.shape.shard.samples() {
             return;
         }
         let words = self.results_host.as_slice();
@@ -416,9 +421,7 @@ impl CudaModel {
     }
 
     fn wait(&self) -> Result<(), CudaError> {
-        let event = Event::new(&self.context.device)?;
-        event.record(&self.stream)?;
-        event.synchronize()
+        self.context.device.wait(&self.stream)
     }
 
     fn forward(&self) -> Forward<'_> {

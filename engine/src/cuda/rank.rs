@@ -19,10 +19,6 @@ const ABORT_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) struct Held {
     /// The shard.
     pub(crate) model: CudaModel,
-    /// Whether it is the shard that samples.
-    pub(crate) samples: bool,
-    /// How many ranks its model spans.
-    pub(crate) ranks: usize,
     /// The collective group of its model: steps of a group run one after the other on every rank.
     pub(crate) group: Option<usize>,
 }
@@ -80,7 +76,7 @@ impl CudaRank {
         let before = place.held.group.and_then(|g| self.last[g].replace(index)).filter(|m| *m != index);
         let before = before.and_then(|m| self.places[m].as_ref()).map(|p| p.held.model.event());
         place.held.model.launch(record, before).map_err(|e| e.to_string())?;
-        let deadline = (place.held.ranks > 1).then(|| Instant::now() + COLLECTIVE_DEADLINE);
+        let deadline = place.held.model.shard().is_cut().then(|| Instant::now() + COLLECTIVE_DEADLINE);
         place.flight = Some(Flight { record: record.clone(), deadline, aborted: None });
         Ok(())
     }
@@ -117,8 +113,8 @@ impl Place {
         };
         let record = self.flight.take()?.record;
         let mut results = Vec::new();
-        if failure.is_none() && self.held.samples {
-            results.reserve(record.step.rows.len());
+        if failure.is_none() && self.held.model.shard().samples() {
+            results = record.take_room();
             self.held.model.results(&record.step, &mut results);
         }
         Some(RankDone { record, results, failure })

@@ -16,8 +16,8 @@ use crate::weights::Tensor;
 
 /// Bytes of the buffers that rows pass through, unless a tile of 16 rows needs more.
 const STAGE_BYTES: usize = 32 << 20;
-/// Rows of a tile.
-const TILE: usize = 16;
+/// Rows of a tile: features of a product.
+pub(super) const TILE: usize = 16;
 
 /// The part of a matrix that a shard holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

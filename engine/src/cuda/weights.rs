@@ -7,16 +7,13 @@ use std::sync::Arc;
 
 use half::bf16;
 use tokenrouter_kernels::cpu::RopeTable;
-use tokenrouter_kernels::cuda::{Buffer, CudaError, CudaStream, Event, Ptr};
+use tokenrouter_kernels::cuda::{Buffer, CudaError, CudaStream, Ptr};
 
 use super::context::RankContext;
 use super::shape::Shape;
-use super::upload::{Part, Tiles, Uploader};
+use super::upload::{Part, TILE, Tiles, Uploader};
 use crate::config::ModelConfig;
 use crate::weights::{LayerWeights, Linear, ModelWeights, Tensor};
-
-/// Features of a tile.
-const TILE: usize = 16;
 
 /// A packed matrix and its bias.
 pub(super) struct Packed {
@@ -89,9 +86,7 @@ impl Weights {
         };
         let rope = up.table(&rope_values(config, shape.context))?;
         // So that a failed upload is reported here and not by the first step.
-        let event = Event::new(&context.device)?;
-        event.record(stream)?;
-        event.synchronize()?;
+        context.device.wait(stream)?;
         if let Some(dtype) = up.converted() {
             tracing::info!("weights in {} are converted to bf16 for CUDA", dtype.name());
         }

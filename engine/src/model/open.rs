@@ -246,7 +246,7 @@ impl OpenModel {
         let ops = CpuOps::new(&local, isa, workers, layout, context_len, options.real_vocab, seat)
             .map_err(|e| refuse("pages", format!("{pages} pages of KV cache cannot be had: {e}")))?;
         // Every part has the same hidden states; the first one scores and samples.
-        let heads = if shard.index == 0 { self.heads.clone() } else { Vec::new() };
+        let heads = if shard.samples() { self.heads.clone() } else { Vec::new() };
         let kept = HeadSet::<CpuOps>::kept_values(&heads, local.hidden_size) as usize;
         // Asked for before it is taken, since a buffer that cannot be had would end the process.
         Vec::<f32>::new()
@@ -280,7 +280,7 @@ fn layout(local: &ModelConfig, dtype: DType, pages: usize) -> KvLayout {
 
 /// Logits that a part brings together: all of them where it samples.
 fn logit_cols(config: &ModelConfig, shard: Shard) -> usize {
-    if shard.index == 0 { config.vocab_size } else { 0 }
+    if shard.samples() { config.vocab_size } else { 0 }
 }
 
 fn limits(options: &ModelOptions) -> StepLimits {

@@ -143,7 +143,7 @@ impl Ops for CpuOps {
         match &mut self.seat {
             None => cpu::linear(ctx, x, weight, None, Reduce::Whole, &mut out[..rows * self.vocab]),
             Some(seat) => {
-                let (samples, width) = (seat.shard().index == 0, weight.rows());
+                let (samples, width) = (seat.shard().samples(), weight.rows());
                 let product = |part: &mut [f32]| {
                     cpu::linear(ctx, x, weight, None, Reduce::Whole, &mut part[..rows * width]);
                 };
