@@ -14,6 +14,7 @@ pub mod device;
 pub mod error;
 pub mod executor;
 pub mod heads;
+mod logprobs;
 pub mod model;
 pub mod ops;
 pub mod shard;
@@ -34,6 +35,7 @@ pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
 };
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
 pub use status::{EngineState, EngineStatus, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;

@@ -237,6 +237,7 @@ impl Running {
             min_tokens: request.min_tokens,
             priority: request.priority,
             cache_salt: request.cache_salt,
+            score_prompt: request.prompt_logprobs,
         };
         let id = self.parts.core.submit(now, new).map_err(RefuseError::Submit)?;
         if self.live.len() <= id.slot() {
@@ -352,7 +353,7 @@ impl Running {
             match effect {
                 Effect::Token { client, token, model, .. } => {
                     self.parts.status.models[usize::from(model.0)].committed.fetch_add(1, Relaxed);
-                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0 });
+                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0, logprobs: None });
                 }
                 Effect::Terminal { request, client, reason, usage } => {
                     self.requests.remove(&client);
