@@ -25,6 +25,7 @@ pub mod handle;
 mod planner;
 mod rank;
 mod ranks;
+pub mod scores;
 mod start;
 pub mod status;
 
