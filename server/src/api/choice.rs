@@ -43,8 +43,10 @@ pub(crate) struct Choice {
 
 impl Choice {
     pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>) -> Self {
+        let mut detok = Detokenizer::new(Arc::clone(text), request.skip_special_tokens);
+        detok.show(request.output.tags());
         Self {
-            detok: Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+            detok,
             split: Splitter::new(request),
             ids: Vec::new(),
             models: Vec::new(),

@@ -13,6 +13,7 @@ mod fields;
 mod json;
 mod line;
 mod message;
+pub(crate) mod messages;
 mod models;
 mod prepare;
 mod reasoning;
@@ -22,7 +23,9 @@ mod routing;
 mod scheduling;
 mod settings;
 mod split;
+mod tokenize;
 mod tools;
+mod truncate;
 mod usage;
 mod validate;
 
@@ -38,7 +41,9 @@ pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
 pub use settings::{ChatSettings, ReasoningField};
 pub use split::OutputPlan;
+pub use tokenize::{detokenize, render, tokenize};
 pub use tools::ToolFormat;
+pub use truncate::Truncate;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -1,5 +1,7 @@
 mod answer;
 mod lines;
+mod parts;
 mod prepare;
 mod requests;
 mod stream;
+mod tokenize;
