@@ -31,7 +31,8 @@ impl Core {
             let request = self.table.at_mut(slot);
             let owner = request.resume.take().unwrap_or(request.entry);
             request.visited.insert(owner);
-            request.enter(State::Ready(owner));
+            request.account.admitted(self.now);
+            request.enter(self.now, State::Ready(owner));
             let elsewhere = request.visited.without(ModelSet::of(owner));
             elsewhere.iter().for_each(|model| self.subservers[model.index()].pending += 1);
             self.waiting.remove(&mut self.table.links, slot);
@@ -154,7 +155,7 @@ impl Core {
     pub(super) fn wait_again(&mut self, slot: usize, owner: ModelId, resume: ModelId) {
         self.publish(slot);
         let request = self.table.at_mut(slot);
-        request.enter(State::Waiting);
+        request.enter(self.now, State::Waiting);
         request.cut = false;
         request.resume = Some(resume);
         request.watermarks.fill(0);
