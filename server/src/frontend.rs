@@ -12,7 +12,7 @@ use crate::api::{
     Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, Sink, parse_chat,
     parse_completion, parse_line, prepare,
 };
-use crate::net::frontend::{AnswerWriter, ApiCall, Frontend, Prepared, Refusal};
+use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
 /// The OpenAI-compatible front end.
 pub struct ApiFrontend {
@@ -42,6 +42,10 @@ impl ApiFrontend {
                 let line = parse_line(body, &self.limits, text)?;
                 Ok((line.request, Sink::Lines(line.id)))
             }
+            // These are answered without the engine and never get here.
+            ApiCall::Tokenize | ApiCall::Detokenize | ApiCall::Render => {
+                Err(ApiError::engine("this call generates nothing"))
+            }
         }
     }
 
@@ -54,7 +58,7 @@ impl ApiFrontend {
 }
 
 impl Frontend for ApiFrontend {
-    fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal> {
+    fn prepare(&self, call: ApiCall, body: &[u8], context: &CallContext) -> Result<Prepared, Refusal> {
         let (request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
         let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| Refusal::from(&e))?;
         let keys = Keys {
@@ -62,7 +66,7 @@ impl Frontend for ApiFrontend {
             cache_salt: request.cache_salt.as_ref().map(|salt| self.salts.hash_one(salt)),
         };
         let choices = (0..request.choices()).map(|i| engine_request(&request, &prompts, i, keys)).collect();
-        let id = format!("{}{unique}", request.kind.id_prefix());
+        let id = format!("{}{}", request.kind.id_prefix(), context.unique);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let stream = request.stream || call == ApiCall::Line;
         let ids = prompts.into_iter().map(|p| p.ids).collect();
@@ -141,10 +145,15 @@ mod tests {
         ApiFrontend::new(fixtures::limits(&model, 64), fixtures::context(&model))
     }
 
+    fn call_context() -> CallContext {
+        let (unique, request_id) = ("1".to_owned(), "r".to_owned());
+        CallContext { unique, request_id, token_routing: None, client: ([127, 0, 0, 1], 1).into() }
+    }
+
     fn engine_requests(front_end: &ApiFrontend, name: &str, value: &Value) -> Vec<EngineRequest> {
         let mut body = json!({"prompt": "hi", "n": 2});
         body[name] = value.clone();
-        let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), "1");
+        let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), &call_context());
         prepared.unwrap_or_else(|refusal| panic!("{}", String::from_utf8_lossy(&refusal.body))).choices
     }
 

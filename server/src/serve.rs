@@ -8,7 +8,7 @@ use tokenrouter_scheduler::router::Registry;
 
 use crate::cli::tell;
 use crate::config::{Config, ServerSection};
-use crate::deploy;
+use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
 use crate::net::{App, NetConfig, Server, ServerControl};
 
@@ -32,11 +32,13 @@ impl Started {
         let plan = deployment.engine.info.plan_table.clone();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
+        let props = props(&deployment);
         let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
         let app = App {
             engine: deployment.engine,
             frontend: Arc::new(frontend),
             routes: deployment.context.routes.clone(),
+            props,
         };
         Ok(Started { server, app, plan, thresholds, name })
     }
@@ -79,6 +81,26 @@ impl Started {
         self.server.run(self.app).map_err(|e| e.to_string())?;
         Ok(())
     }
+}
+
+/// What clients that set themselves up by it want to know: what runs, and how much fits.
+fn props(deployment: &Deployment) -> Vec<u8> {
+    let info = &deployment.engine.info;
+    let models: Vec<_> = info
+        .models
+        .iter()
+        .map(|model| serde_json::json!({"name": model.name, "max_model_len": model.context_len}))
+        .collect();
+    let routes: Vec<_> = info
+        .routes
+        .iter()
+        .map(|route| serde_json::json!({"name": route.name, "algorithm": route.router}))
+        .collect();
+    let props = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "max_model_len": info.context_len,
+        "capacity_tokens": info.capacity_tokens, "models": models, "routes": routes,
+    });
+    props.to_string().into_bytes()
 }
 
 fn net_config(section: &ServerSection) -> NetConfig {

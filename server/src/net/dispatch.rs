@@ -2,6 +2,7 @@
 //! to the connections.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -11,9 +12,9 @@ use tokenrouter_engine::handle::{ClientEvent, ClientId, Command, EngineHandle, R
 use tokenrouter_engine::{EngineState, EngineStatus};
 
 use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
-use super::frontend::{ApiCall, Prepared, Refusal};
+use super::frontend::{ApiCall, CallContext, Prepared, Refusal};
 use super::http::write::{Headers, Response};
-use super::tokenize::{Done, Job, Workers};
+use super::tokenize::{Done, Job, Output, Workers};
 use crate::metrics::Traffic;
 
 /// Where answers go. Connections that no longer exist swallow what is written to them.
@@ -30,6 +31,18 @@ pub(crate) trait Outlets {
     fn stream(&mut self, conn: u64, exchange: u64, headers: &Headers, events: &[u8], end: bool);
     /// The id of a line became known. False when it is in use on its connection.
     fn set_line_id(&mut self, conn: u64, exchange: u64, id: Value) -> bool;
+}
+
+/// Where a request came from.
+pub(crate) struct Arrival {
+    /// Its connection.
+    pub(crate) conn: u64,
+    /// The other end.
+    pub(crate) client: SocketAddr,
+    /// Its name in logs.
+    pub(crate) request_id: String,
+    /// The header `X-Token-Routing`.
+    pub(crate) token_routing: Option<String>,
 }
 
 /// Requests in progress.
@@ -137,19 +150,15 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The refusal: draining, engine gone, too many requests waiting.
-    pub(crate) fn submit(
-        &mut self,
-        conn: u64,
-        request_id: String,
-        call: ApiCall,
-        body: Vec<u8>,
-    ) -> Result<u64, Refusal> {
+    pub(crate) fn submit(&mut self, call: ApiCall, arrival: Arrival, body: Vec<u8>) -> Result<u64, Refusal> {
         self.check_open()?;
         let exchange = self.next_exchange;
         let cancelled = Arc::new(AtomicBool::new(false));
+        let Arrival { conn, client, request_id, token_routing } = arrival;
         let unique = format!("{:016x}{exchange:08x}", self.nonce);
+        let context = CallContext { unique, request_id: request_id.clone(), token_routing, client };
         let body_len = body.len();
-        if !self.workers.try_submit(Job { exchange, call, body, unique, cancelled: cancelled.clone() }) {
+        if !self.workers.try_submit(Job { exchange, call, body, context, cancelled: cancelled.clone() }) {
             return Err(exchange::queue_full());
         }
         self.next_exchange += 1;
@@ -173,7 +182,12 @@ impl Dispatcher {
         let fresh = done.line_id.is_none_or(|line_id| out.set_line_id(exchange.conn, id, line_id));
         match done.result {
             _ if !fresh => self.fail(id, &exchange::id_in_use(), out),
-            Ok(prepared) => self.start(id, prepared, out),
+            Ok(Output::Prepared(prepared)) => self.start(id, prepared, out),
+            Ok(Output::Body(body)) => {
+                out.respond(exchange.conn, id, &Response::json(200, body));
+                self.finished += 1;
+                self.remove(id, "finished");
+            }
             Err(refusal) => self.fail(id, &refusal, out),
         }
     }
@@ -389,6 +403,16 @@ impl Dispatcher {
     pub(crate) fn cancel_on_request(&mut self, id: u64, out: &mut dyn Outlets) {
         let refusal = Refusal::new(499, Some("cancelled"), "cancelled by the client");
         self.fail(id, &refusal, out);
+    }
+
+    /// Ends all requests of this name, as their clients could; tells how many there were.
+    pub(crate) fn abort(&mut self, request_id: &str, out: &mut dyn Outlets) -> usize {
+        let named = self.exchanges.iter().filter(|(_, exchange)| exchange.request_id == request_id);
+        let ids: Vec<u64> = named.map(|(id, _)| *id).collect();
+        for id in &ids {
+            self.cancel_on_request(*id, out);
+        }
+        ids.len()
     }
 
     /// Forgets an exchange, with what the engine still does for it.

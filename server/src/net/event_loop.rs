@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,6 +12,7 @@ use mio::{Events, Interest, Token};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 
+use super::config::NetConfig;
 use super::conn::HttpConn;
 use super::dispatch::Dispatcher;
 use super::exchange::{self, shutting_down};
@@ -83,7 +85,7 @@ impl EventLoop {
             Workers::start(config.tokenizer_threads, config.tokenizer_queue, &app.frontend, &wake_up)?;
         let signals = config.handle_signals.then(|| Signals::new([SIGTERM, SIGINT])).transpose()?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let info = Info::new(app.routes, &app.engine.info, created, config.timeouts.stall);
+        let info = Info::new(app.routes, app.props, &app.engine.info, created, config.timeouts.stall);
         // A fresh random state per process; its hash is as good as a random number.
         let nonce = RandomState::new().hash_one(created);
         let mut this = Self {
@@ -224,9 +226,9 @@ impl EventLoop {
             return;
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 self.accept_failing = false;
-                if let Err(error) = self.add(stream, index, now) {
+                if let Err(error) = self.add(stream, address, index, now) {
                     tracing::debug!("a new connection was lost: {error}");
                 }
             }
@@ -243,7 +245,13 @@ impl EventLoop {
         }
     }
 
-    fn add(&mut self, mut stream: TcpStream, index: usize, now: Instant) -> io::Result<()> {
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        address: SocketAddr,
+        index: usize,
+        now: Instant,
+    ) -> io::Result<()> {
         let config = &self.server.config;
         if self.peers.len() >= config.max_connections + REFUSED_CONNECTIONS {
             return Ok(());
@@ -259,7 +267,7 @@ impl EventLoop {
         } else {
             Protocol::Line(Box::new(LineConn::new(config, now)))
         };
-        let mut peer = Peer::new(stream, protocol);
+        let mut peer = Peer::new(stream, address, protocol);
         if self.peers.len() >= config.max_connections {
             peer.refuse(now, &exchange::too_many_connections());
         }
@@ -409,9 +417,9 @@ impl EventLoop {
         !matches!(self.stage, Stage::Serving)
     }
 
-    /// Most requests at a time on one raw TCP connection.
-    pub(crate) fn max_line_requests(&self) -> usize {
-        self.server.config.max_line_requests
+    /// What the server was told.
+    pub(crate) fn config(&self) -> &NetConfig {
+        &self.server.config
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A trait, so that sockets and the shutdown are tested with scripted answers and without a tokenizer.
 
+use std::net::SocketAddr;
+
 use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
@@ -15,18 +17,64 @@ pub enum ApiCall {
     Completion,
     /// `/v1/chat/completions`.
     Chat,
+    /// `/tokenize`: answered without the engine, like the next two.
+    Tokenize,
+    /// `/detokenize`.
+    Detokenize,
+    /// `/v1/chat/completions/render`, `/apply-template`.
+    Render,
     /// A line of the raw TCP port, which says itself what it is.
     Line,
 }
 
+impl ApiCall {
+    /// Whether the engine writes the answer; otherwise [`Frontend::answer`] does.
+    pub fn generates(self) -> bool {
+        matches!(self, Self::Completion | Self::Chat | Self::Line)
+    }
+
+    /// A name for logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completion => "completions",
+            Self::Chat => "chat",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Render => "render",
+            Self::Line => "line",
+        }
+    }
+}
+
+/// What is known of a request beside its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallContext {
+    /// Different for every request of every process; goes into the answer's id.
+    pub unique: String,
+    /// Name of the request in logs and in `x-request-id`: the client's or one made here.
+    pub request_id: String,
+    /// The header `X-Token-Routing`, for clients that cannot add fields to the body.
+    pub token_routing: Option<String>,
+    /// Who asks.
+    pub client: SocketAddr,
+}
+
 /// Parses, applies the chat template and tokenizes. Runs on tokenizer threads; may take long.
 pub trait Frontend: Send + Sync {
-    /// Turns the body of a request into engine requests and the state of its answer. `unique` goes into the
-    /// answer's id.
+    /// Turns the body of a request into engine requests and the state of its answer.
     ///
     /// # Errors
     /// The refusal to send: bad JSON, bad values, an unknown model, a template that raised.
-    fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal>;
+    fn prepare(&self, call: ApiCall, body: &[u8], context: &CallContext) -> Result<Prepared, Refusal>;
+
+    /// Answers a call that needs no engine: the JSON body of an answer with status 200.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let _ = (call, body);
+        Err(Refusal::new(422, Some("unsupported_feature"), "this server does not offer that"))
+    }
 }
 
 /// A request that is ready for the engine.

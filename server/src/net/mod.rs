@@ -10,6 +10,7 @@
 //! the way is bounded: unread input stays with the client, a full tokenizer or engine queue answers 429, events
 //! for a slow reader wait as token ids and the write timeout cancels it.
 
+pub mod access;
 pub mod config;
 pub mod conn;
 mod dispatch;
@@ -26,7 +27,8 @@ pub mod routes;
 pub mod server;
 mod tokenize;
 
-pub use config::{NetConfig, Timeouts};
+pub use access::{Access, Secret};
+pub use config::{NetConfig, Timeouts, TlsFiles};
 pub use http::HttpLimits;
 pub use server::{App, ExitReport, Server, ServerControl};
 

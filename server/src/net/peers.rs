@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
 use mio::net::TcpStream;
@@ -26,6 +26,8 @@ pub(crate) enum Protocol {
 /// One open connection.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
+    /// The other end.
+    pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
     /// Events are edges: the socket may hold input, or take output, until it says otherwise.
     pub(crate) readable: bool,
@@ -48,9 +50,10 @@ pub(crate) enum ReadOutcome {
 
 impl Peer {
     /// A fresh connection.
-    pub(crate) fn new(stream: TcpStream, protocol: Protocol) -> Self {
+    pub(crate) fn new(stream: TcpStream, address: SocketAddr, protocol: Protocol) -> Self {
         Self {
             stream,
+            address,
             protocol,
             readable: true,
             writable: true,

@@ -29,6 +29,8 @@ pub struct App {
     pub frontend: Arc<dyn Frontend>,
     /// What `/v1/models` lists.
     pub routes: Vec<ServedRoute>,
+    /// The JSON served at `/props` and `/server_info`.
+    pub props: Vec<u8>,
 }
 
 /// How a run ended.

@@ -5,6 +5,7 @@ mod frontend;
 mod lines;
 mod metrics;
 mod misuse;
+mod paths;
 mod requests;
 mod shutdown;
 mod streams;
@@ -53,7 +54,8 @@ impl Harness {
             models: Vec::new(),
         };
         let routes = vec![route("pair"), route("Org/Small")];
-        let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes };
+        let props = b"{\"models\":2}".to_vec();
+        let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes, props };
         let thread = Some(std::thread::spawn(move || server.run(app).unwrap()));
         Self { http, tcp, control, engine, thread }
     }
