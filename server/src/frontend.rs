@@ -9,8 +9,8 @@ use tokenrouter_engine::{EngineRequest, TokenLogprobs};
 use tokenrouter_scheduler::{FinishReason, Usage};
 
 use crate::api::{
-    Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, Sink, parse_chat,
-    parse_completion, parse_line, prepare,
+    Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, RoutingReturn, Sink,
+    parse_chat, parse_completion, parse_line, prepare,
 };
 use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
@@ -59,7 +59,8 @@ impl ApiFrontend {
 
 impl Frontend for ApiFrontend {
     fn prepare(&self, call: ApiCall, body: &[u8], context: &CallContext) -> Result<Prepared, Refusal> {
-        let (request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
+        let (mut request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
+        heed_header(&mut request, context.token_routing.as_deref()).map_err(|e| Refusal::from(&e))?;
         let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| Refusal::from(&e))?;
         let keys = Keys {
             seed: self.seed(&request),
@@ -73,6 +74,18 @@ impl Frontend for ApiFrontend {
         let answer = Answer::new(request, id, created, self.context.clone(), ids, sink);
         Ok(Prepared { choices, stream, answer: Box::new(Writer(answer)) })
     }
+}
+
+/// The header says what the body's `token_routing.return` does not.
+fn heed_header(request: &mut ApiRequest, header: Option<&str>) -> Result<(), ApiError> {
+    let Some(header) = header else { return Ok(()) };
+    let wanted = RoutingReturn::parse(header).ok_or_else(|| {
+        ApiError::invalid("x-token-routing", "the header x-token-routing must be none, summary or tokens")
+    })?;
+    if request.routing_return == RoutingReturn::None {
+        request.routing_return = wanted;
+    }
+    Ok(())
 }
 
 /// What the front end makes of a request beside its text; the same for all its choices.
@@ -130,6 +143,10 @@ impl AnswerWriter for Writer {
         self.0.final_body()
     }
 
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
     fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = vec![("x-token-routing", self.0.algorithm().to_owned())];
         if self.0.is_done() {
@@ -161,6 +178,25 @@ mod tests {
         body[name] = value.clone();
         let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), &call_context());
         prepared.unwrap_or_else(|refusal| panic!("{}", String::from_utf8_lossy(&refusal.body))).choices
+    }
+
+    #[test]
+    fn the_header_asks_where_the_body_does_not() {
+        let parse = |body: &str| front_end().parse(ApiCall::Completion, body.as_bytes()).unwrap().0;
+        let plain = "{\"prompt\":\"hi\"}";
+        let tokens = "{\"prompt\":\"hi\",\"token_routing\":{\"return\":\"tokens\"}}";
+        for (body, header, wanted) in [
+            (plain, None, RoutingReturn::None),
+            (plain, Some("summary"), RoutingReturn::Summary),
+            (tokens, Some("summary"), RoutingReturn::Tokens),
+            (tokens, None, RoutingReturn::Tokens),
+        ] {
+            let mut request = parse(body);
+            heed_header(&mut request, header).unwrap();
+            assert_eq!(request.routing_return, wanted);
+        }
+        let error = heed_header(&mut parse(plain), Some("everything")).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("x-token-routing")));
     }
 
     #[test]

@@ -10,11 +10,11 @@ use crate::cli::tell;
 use crate::config::{Config, ServerSection};
 use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
-use crate::net::{App, NetConfig, Server, ServerControl};
+use crate::net::{App, Loading, NetConfig, Server, ServerControl};
 
 /// Bound sockets and a running engine.
 pub struct Started {
-    server: Server,
+    server: Loading,
     app: App,
     plan: String,
     thresholds: Vec<String>,
@@ -22,13 +22,16 @@ pub struct Started {
 }
 
 impl Started {
-    /// Binds the sockets, then loads the models: a port in use is found before the weights are.
+    /// Binds the sockets, then loads the models: a port in use is found before the weights are, and clients that
+    /// come early are told that the server is loading.
     ///
     /// # Errors
     /// One line that names what is wrong.
     pub fn new(config: &Config, registry: &Registry) -> Result<Self, String> {
         let server = Server::bind(net_config(&config.server)).map_err(|e| e.to_string())?;
-        let deployment = deploy::start(config, registry, Box::new(server.waker()))?;
+        let waker = server.waker();
+        let server = server.answer_loading().map_err(|e| e.to_string())?;
+        let deployment = deploy::start(config, registry, Box::new(waker))?;
         let plan = deployment.engine.info.plan_table.clone();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
@@ -109,6 +112,7 @@ fn net_config(section: &ServerSection) -> NetConfig {
         tcp: section.tcp,
         max_connections: section.max_connections,
         tokenizer_threads: section.tokenizer_threads,
+        max_waiting: section.max_waiting,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;

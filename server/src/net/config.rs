@@ -31,6 +31,8 @@ pub struct NetConfig {
     pub tokenizer_threads: usize,
     /// Requests that wait for a tokenizer thread; above, 429.
     pub tokenizer_queue: usize,
+    /// Requests that may wait for admission, as the engine is told: more are refused before they are tokenized.
+    pub max_waiting: usize,
     /// API keys and origins of pages.
     pub access: Arc<Access>,
     /// Whether `/metrics` asks for an API key, where there are any.
@@ -56,6 +58,7 @@ impl Default for NetConfig {
             outbox_bytes: 1 << 20,
             tokenizer_threads: 1,
             tokenizer_queue: 64,
+            max_waiting: usize::MAX,
             access: Arc::default(),
             metrics_need_key: false,
             tls: None,

@@ -8,7 +8,7 @@ use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
-use super::http::write::Response;
+use super::http::write::{NO_RETRY, Response};
 use crate::api::ApiError;
 
 /// Where a body came from.
@@ -117,6 +117,11 @@ pub trait AnswerWriter: Send {
     /// The body of an answer without streaming. Asked once, when done.
     fn final_body(&mut self) -> Vec<u8>;
 
+    /// The id in the body of the answer, for the log and for those who end requests by it.
+    fn id(&self) -> &str {
+        ""
+    }
+
     /// Headers of the HTTP answer, beside those that every answer has. Asked before the first byte is written:
     /// for a stream at its first event, else when done.
     fn headers(&self) -> Vec<(&'static str, String)> {
@@ -131,24 +136,36 @@ pub struct Refusal {
     pub status: u16,
     /// The body, `{"error":{..}}`.
     pub body: Vec<u8>,
+    /// The same request would meet the same failure: clients are told not to try again.
+    pub hopeless: bool,
 }
 
 impl From<&ApiError> for Refusal {
     fn from(error: &ApiError) -> Self {
-        Self { status: error.status, body: error.to_json() }
+        Self { status: error.status, body: error.to_json(), hopeless: false }
     }
 }
 
 impl Refusal {
     /// A refusal without `param`; `type` follows from the status.
     pub fn new(status: u16, code: Option<&str>, message: &str) -> Self {
-        Self { status, body: Response::error(status, code, message).body }
+        Self { status, body: Response::error(status, code, message).body, hopeless: false }
+    }
+
+    /// Clients that repeat what failed must not repeat this.
+    #[must_use]
+    pub fn hopeless(self) -> Self {
+        Self { hopeless: true, ..self }
     }
 
     /// As a whole answer. 429 and 503 tell when to try again.
     pub fn response(&self) -> Response {
         let response = Response::json(self.status, self.body.clone());
-        if matches!(self.status, 429 | 503) { response.with("Retry-After", "1") } else { response }
+        match self.status {
+            _ if self.hopeless => response.with(NO_RETRY.0, NO_RETRY.1),
+            429 | 503 => response.with("Retry-After", "1"),
+            _ => response,
+        }
     }
 
     /// As the end of an event stream that has begun.

@@ -20,17 +20,24 @@ pub mod frontend;
 pub mod http;
 mod info;
 pub mod line;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
 pub mod outbox;
+mod overdue;
 mod peers;
+mod record;
 mod requests;
 pub mod routes;
 pub mod server;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokenize;
+mod transport;
 
 pub use access::{Access, Secret};
 pub use config::{NetConfig, Timeouts, TlsFiles};
 pub use http::HttpLimits;
-pub use server::{App, ExitReport, Server, ServerControl};
+pub use server::{App, ExitReport, Loading, Server, ServerControl};
 
 #[cfg(test)]
 mod conn_tests;

@@ -13,6 +13,7 @@ use super::http::parse::HttpRequest;
 use super::http::write::Response;
 use super::line::{self, Probe, SHORT_LINE};
 use super::peers::Protocol;
+use super::record;
 use super::routes::{self, Endpoint};
 
 fn version() -> Response {
@@ -22,7 +23,7 @@ fn version() -> Response {
 impl EventLoop {
     /// Takes up the next request of a connection. False when there is none.
     pub(crate) fn take_request(&mut self, id: u64, now: Instant) -> bool {
-        let open = self.dispatcher.check_open();
+        let (open, room) = (self.dispatcher.check_open(), self.dispatcher.check_room());
         let config = self.config();
         let (access, metrics_need_key) = (config.access.clone(), config.metrics_need_key);
         let gate = |head: &Head| match routes::find(head.method, &head.path) {
@@ -30,8 +31,12 @@ impl EventLoop {
             Ok(endpoint) => {
                 let asks = endpoint.needs_key() || metrics_need_key && endpoint == Endpoint::Metrics;
                 let refused = if asks { access.check(head) } else { None };
-                let is_call = matches!(endpoint, Endpoint::Call(_));
-                refused.or_else(|| open.as_ref().err().filter(|_| is_call).map(Refusal::response))
+                let taken = match endpoint {
+                    Endpoint::Call(call) if call.generates() => &room,
+                    Endpoint::Call(_) => &open,
+                    _ => &Ok(()),
+                };
+                refused.or_else(|| taken.as_ref().err().map(Refusal::response))
             }
         };
         match self.peers.protocol(id) {
@@ -55,12 +60,16 @@ impl EventLoop {
 
     fn http_request(&mut self, id: u64, request: HttpRequest, now: Instant) {
         let dead = self.dispatcher.is_engine_dead();
-        let response = match routes::find(request.head.method, &request.head.path) {
+        let endpoint = routes::find(request.head.method, &request.head.path);
+        let response = match endpoint {
             Err(response) => response,
+            Ok(endpoint) if self.is_loading() && !endpoint.is_fixed() => exchange::loading().response(),
             Ok(Endpoint::Health) => self.info.health(self.dispatcher.status(), dead, now),
             Ok(Endpoint::Ready) => self.info.ready(self.dispatcher.status(), dead, self.is_draining()),
             Ok(Endpoint::Metrics) => self.info.metrics(self.dispatcher.status(), self.dispatcher.traffic()),
             Ok(Endpoint::Scheduling) => self.info.scheduling(self.dispatcher.status()),
+            // Whoever asks for the list goes by it: better none than one that nobody answers for.
+            Ok(Endpoint::Models) if dead => exchange::engine_dead().response(),
             Ok(Endpoint::Models) => self.info.list(),
             Ok(Endpoint::Model(name)) => self.info.model(&name),
             Ok(Endpoint::Version) => version(),
@@ -117,8 +126,16 @@ impl EventLoop {
         let Protocol::Http { conn, exchange } = &mut peer.protocol else { return Ok(()) };
         let (request_id, token_routing) = (conn.request_id().to_owned(), request.head.token_routing);
         let arrival = Arrival { conn: id, client, request_id, token_routing };
-        *exchange = Some(self.dispatcher.submit(call, arrival, request.body)?);
-        Ok(())
+        match self.dispatcher.submit(call, arrival, request.body) {
+            Ok(number) => {
+                *exchange = Some(number);
+                Ok(())
+            }
+            Err(refusal) => {
+                record::refused(call, conn.request_id(), client, refusal.status);
+                Err(refusal)
+            }
+        }
     }
 
     /// Short lines are looked at here, so that a cancel does not queue behind large prompts. What is no JSON
@@ -133,6 +150,14 @@ impl EventLoop {
                 }
             }
         }
+        if probe.op.as_deref() == Some("auth") {
+            return self.authorize_line(id, &probe, now);
+        }
+        if let Some(Protocol::Line(conn)) = self.peers.protocol(id)
+            && conn.is_locked()
+        {
+            return conn.refuse(now, &exchange::no_key());
+        }
         if let Some(op) = probe.op {
             return self.line_operation(id, &op, &probe.id, now);
         }
@@ -142,6 +167,16 @@ impl EventLoop {
                 self.dispatcher.count_refusal(&refusal);
                 self.answer_line(id, &probe.id, &refusal, now);
             }
+        }
+    }
+
+    fn authorize_line(&mut self, id: u64, probe: &Probe, now: Instant) {
+        let access = self.config().access.clone();
+        let Some(Protocol::Line(conn)) = self.peers.protocol(id) else { return };
+        if !access.needs_key() || probe.key.as_ref().is_some_and(|key| access.accepts(key)) {
+            conn.unlock(now, &probe.id);
+        } else {
+            conn.refuse(now, &exchange::no_key());
         }
     }
 
@@ -156,7 +191,7 @@ impl EventLoop {
                 }
             }
             _ => {
-                let refusal = Refusal::new(400, None, "op must be \"cancel\", \"ping\" or absent");
+                let refusal = Refusal::new(400, None, "op must be \"auth\", \"cancel\", \"ping\" or absent");
                 self.answer_line(id, name, &refusal, now);
             }
         }
@@ -174,8 +209,11 @@ impl EventLoop {
             return Err(exchange::id_in_use());
         }
         let request_id = format!("line-{id}-{}", conn.lines());
-        let arrival = Arrival { conn: id, client, request_id, token_routing: None };
-        let exchange = self.dispatcher.submit(ApiCall::Line, arrival, line)?;
+        let arrival = Arrival { conn: id, client, request_id: request_id.clone(), token_routing: None };
+        let taken = self.dispatcher.submit(ApiCall::Line, arrival, line);
+        let exchange = taken.inspect_err(|refusal| {
+            record::refused(ApiCall::Line, &request_id, client, refusal.status);
+        })?;
         conn.begin(exchange, name.clone());
         Ok(())
     }

@@ -54,6 +54,13 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Whether the answer is the same before there is anything to serve.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self, Self::Version | Self::TryPage | Self::StatusPage | Self::Options(_))
+    }
+}
+
 const READ: &str = "GET, HEAD, OPTIONS";
 const WRITE: &str = "POST, OPTIONS";
 

@@ -87,6 +87,11 @@ impl Workers {
         Ok(Self { jobs, done })
     }
 
+    /// No threads: for a server that takes no requests.
+    pub(crate) fn none() -> Self {
+        Self { jobs: flume::bounded(0).0, done: flume::bounded(0).1 }
+    }
+
     /// Queues a job. `false` when the queue is full.
     pub(crate) fn try_submit(&self, job: Job) -> bool {
         self.jobs.try_send(job).is_ok()
@@ -116,6 +121,7 @@ fn prepare(frontend: &dyn Frontend, job: &Job) -> Result<Output, Refusal> {
     };
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         tracing::error!(id = job.context.request_id, "preparing a request panicked");
-        Err(Refusal::new(500, None, "the request could not be prepared; this is a fault of the server"))
+        let text = "the request could not be prepared; this is a fault of the server";
+        Err(Refusal::new(500, None, text).hopeless())
     })
 }

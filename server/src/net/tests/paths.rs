@@ -73,3 +73,19 @@ fn requests_are_ended_by_their_id() {
     assert_eq!(stream.chunk(), "");
     server.engine.wait_for("cancel", 1);
 }
+
+#[test]
+fn one_listener_serves_both_kinds_of_addresses() {
+    let any = (std::net::Ipv6Addr::UNSPECIFIED, 0).into();
+    // Not every machine has IPv6.
+    if std::net::TcpListener::bind(("::1", 0)).is_err() {
+        return;
+    }
+    let server = Harness::with(|config| config.http = Some(any));
+    for host in ["127.0.0.1", "::1"] {
+        let mut client =
+            super::Client::new((host.parse::<std::net::IpAddr>().unwrap(), server.http.port()).into());
+        client.send(get("/health"));
+        assert_eq!(client.answer().status, 200, "{host}");
+    }
+}
