@@ -178,7 +178,10 @@ impl Run {
             }
             ChoiceEvent::Finished { reason: FinishReason::Failed(kind), .. } => {
                 let text = format!("the answer could not be finished: {kind}");
-                let refusal = Refusal::new(500, Some("engine_error"), &text);
+                // A lost model is not the request's fault: elsewhere, or later, the same request may work.
+                let lost = matches!(kind, FailKind::ModelLost { .. });
+                let (status, code) = if lost { (503, "model_lost") } else { (500, "engine_error") };
+                let refusal = Refusal::new(status, Some(code), &text);
                 Outcome::Failed(if is_lasting(&kind) { refusal.hopeless() } else { refusal })
             }
             ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
