@@ -218,6 +218,11 @@ impl Answer {
         self.prompt_tokens
     }
 
+    /// The id in its body and events.
+    pub fn id(&self) -> &str {
+        &self.head.id
+    }
+
     /// Name of the route's router, for the header `x-token-routing`.
     pub fn algorithm(&self) -> &str {
         self.route().map_or("", |route| route.algorithm.as_str())
