@@ -26,6 +26,7 @@ mod rank;
 mod ranks;
 mod start;
 pub mod status;
+pub mod tally;
 
 #[cfg(feature = "cuda-host")]
 pub use cuda::{CudaStartError, DeviceTooSmall};
