@@ -14,7 +14,7 @@ mod terms;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::{Estimates, Overlap};
-use crate::event::{Batch, Effect, FinishReason};
+use crate::event::{Batch, Effect, FinishReason, Row};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
@@ -195,7 +195,7 @@ impl Core {
         if new.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
-        if max_new_tokens == 0 {
+        if max_new_tokens == 0 && !new.score_prompt {
             return Err(SubmitError::NothingToWrite);
         }
         if usize::from(route.0) >= self.routes.len() {
@@ -370,6 +370,18 @@ impl Core {
     /// Tokens of the prompt; 0 for a stale id.
     pub fn prompt_len(&self, id: RequestId) -> usize {
         self.table.get(id).map_or(0, |r| r.prompt_len as usize)
+    }
+
+    /// The part of a row in which the model says for the first time what it thinks of tokens of a prompt that is scored:
+    /// these positions, fed by this row, come before a token of the prompt. Empty for other requests and models, and for a
+    /// stale id.
+    pub fn scored(&self, row: &Row, model: ModelId) -> std::ops::Range<usize> {
+        let Some(request) = self.table.get(row.request).filter(|r| r.score_prompt && r.entry == model) else {
+            return 0..0;
+        };
+        let from = row.start.max(request.high_water[model.index()]) as usize;
+        let to = (row.start + row.len).min(request.prompt_len - 1) as usize;
+        from..to.max(from)
     }
 
     /// The page table, in order of positions; empty while the request waits and for a stale id.

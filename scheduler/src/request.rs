@@ -95,6 +95,8 @@ pub(crate) struct Request {
     pub(crate) min_tokens: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) stop_ids: Vec<u32>,
+    /// The model it starts at feeds every token of the prompt.
+    pub(crate) score_prompt: bool,
 }
 
 impl Request {
@@ -138,6 +140,7 @@ impl Request {
             min_tokens: new.min_tokens,
             ignore_eos: new.ignore_eos,
             stop_ids: new.stop_ids,
+            score_prompt: new.score_prompt,
         }
     }
 
@@ -181,6 +184,12 @@ impl Request {
     /// Whether there is a whole block to publish, if a model has computed it.
     pub(crate) fn may_publish(&self) -> bool {
         self.publishable() >= (self.published as usize + 1) * PAGE_TOKENS
+    }
+
+    /// Whether tokens of its prompt are still to be scored, by the model it starts at: then none of them may be found in
+    /// a cache. Nothing is asked about what comes behind the last one.
+    pub(crate) fn is_scoring(&self) -> bool {
+        self.score_prompt && self.high_water[self.entry.index()] + 1 < self.prompt_len
     }
 
     /// Appends a token of the answer.

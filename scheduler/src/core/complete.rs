@@ -140,6 +140,10 @@ impl Core {
                 self.finish(slot, FinishReason::Failed(kind), false);
                 continue;
             }
+            if row.samples && request.max_new_tokens == 0 {
+                self.finish(slot, FinishReason::Length, false);
+                continue;
+            }
             if row.samples {
                 scratch.routes.push((request.route, scratch.rows.len() as u32));
                 scratch.rows.push(route_row(request, model, row, result));

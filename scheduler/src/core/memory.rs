@@ -51,8 +51,10 @@ impl Core {
         if self.refused.is_some_and(|(last, had)| last == id && available <= had) {
             return false;
         }
-        let sharing = self.config.prefix_cache;
         let request = self.table.at_mut(slot);
+        // While its prompt is scored a request shares no page, so that it computes every position itself and reads nothing
+        // that another writes; what it has computed is published as it goes.
+        let sharing = self.config.prefix_cache && !request.is_scoring();
         let whole = pages_for(request.lifetime());
         let lease = if request.is_preemptible() { pages_for(request.tokens.len()) } else { whole };
         // A lifetime fits the empty cache, and more than it is never asked for: whoever waits is admitted some day.
