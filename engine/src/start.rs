@@ -21,6 +21,7 @@ use crate::cuda::CudaStartError;
 use crate::device::DeviceKind;
 use crate::error::LoadError;
 use crate::executor::RankExecutor;
+use crate::faults::FaultOptions;
 use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
 use crate::heads::HeadInfo;
 use crate::model::{Model, ModelOptions, OpenModel};
@@ -100,6 +101,8 @@ pub struct EngineConfig {
     pub handoff: Handoff,
     /// Plans launches from what the engine measures as it runs.
     pub planner: Option<PlannerConfig>,
+    /// What is done about devices that stop working.
+    pub faults: FaultOptions,
 }
 
 /// Why the engine did not start.

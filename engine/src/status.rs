@@ -22,6 +22,31 @@ pub enum EngineState {
     Stopped = 2,
 }
 
+/// How a model does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ModelState {
+    /// It takes steps.
+    #[default]
+    Ready = 0,
+    /// Its device or thread is gone, or a step has not ended in time; requests that need it fail, or others write in
+    /// its place.
+    Lost = 1,
+    /// A step has been in flight for longer than any should take; not given up yet.
+    Stalled = 2,
+}
+
+impl ModelState {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelState::Ready => "ready",
+            ModelState::Lost => "lost",
+            ModelState::Stalled => "stalled",
+        }
+    }
+}
+
 /// Steps are sorted by their fed tokens: bucket `i` holds those of at most `2^i`, the last one all larger ones.
 pub const FED_BUCKETS: usize = 16;
 
@@ -33,6 +58,9 @@ const PHASES: usize = 2;
 /// Live gauges of one model. All values are cumulative or current, never deltas.
 #[derive(Debug, Default)]
 pub struct ModelStatus {
+    state: AtomicU8,
+    /// How often it was lost since the start.
+    pub losses: AtomicU64,
     /// Requests in its queue, ready to be launched.
     pub ready: AtomicU64,
     /// Requests in the batch in flight.
@@ -88,6 +116,25 @@ impl ModelStatus {
             0 if self.ready.load(Relaxed) == 0 || last == 0 => 0,
             0 => now.saturating_sub(last),
             since => now.saturating_sub(since),
+        }
+    }
+}
+
+impl ModelStatus {
+    /// How it does.
+    pub fn state(&self) -> ModelState {
+        match self.state.load(Ordering::Acquire) {
+            0 => ModelState::Ready,
+            1 => ModelState::Lost,
+            _ => ModelState::Stalled,
+        }
+    }
+
+    /// Set by the rank loop.
+    pub fn set_state(&self, state: ModelState) {
+        let before = self.state.swap(state as u8, Ordering::AcqRel);
+        if state == ModelState::Lost && before != state as u8 {
+            self.losses.fetch_add(1, Relaxed);
         }
     }
 }

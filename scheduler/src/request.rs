@@ -38,6 +38,8 @@ impl State {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
             (Self::Ready(_) | Self::Running(_), Self::Waiting) => true,
             (Self::Ready(from), Self::Running(to)) => from == to,
+            // Its model is lost, and it goes on at another.
+            (Self::Ready(from), Self::Ready(to)) => from != to,
             (Self::Finished, _) => false,
             (_, Self::Finished) => true,
             _ => false,
@@ -342,6 +344,8 @@ mod tests {
             (State::Waiting, State::Ready(b)),
             (State::Ready(a), State::Running(a)),
             (State::Ready(b), State::Running(b)),
+            (State::Ready(a), State::Ready(b)),
+            (State::Ready(b), State::Ready(a)),
             (State::Running(a), State::Ready(a)),
             (State::Running(a), State::Ready(b)),
             (State::Running(b), State::Ready(a)),

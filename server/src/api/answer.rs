@@ -132,7 +132,7 @@ impl Answer {
     /// A choice is over. The last one ends the answer.
     pub fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {
         if let FinishReason::Failed(why) = reason {
-            return self.on_error(ApiError::engine(why.to_string()), out);
+            return self.on_error(ApiError::from_failure(why), out);
         }
         if self.error.is_some() {
             return;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::{ClientId, RefuseError};
-use tokenrouter_scheduler::{FinishReason, Usage};
+use tokenrouter_scheduler::{FailKind, FinishReason, Usage};
 
 use super::frontend::{AnswerWriter, Refusal};
 use crate::api::ApiError;
@@ -153,7 +153,10 @@ impl Run {
             }
             ChoiceEvent::Finished { reason: FinishReason::Failed(kind), .. } => {
                 let text = format!("the answer could not be finished: {kind}");
-                Outcome::Failed(Refusal::new(500, Some("engine_error"), &text))
+                // A lost model is not the request's fault: elsewhere, or later, the same request may work.
+                let lost = matches!(kind, FailKind::ModelLost { .. });
+                let (status, code) = if lost { (503, "model_lost") } else { (500, "engine_error") };
+                Outcome::Failed(Refusal::new(status, Some(code), &text))
             }
             ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
             ChoiceEvent::Finished { reason, usage } => {
