@@ -15,6 +15,7 @@ pub mod error;
 pub mod executor;
 pub mod faults;
 pub mod heads;
+mod logprobs;
 pub mod model;
 pub mod ops;
 pub mod shard;
@@ -25,6 +26,7 @@ pub mod handle;
 mod planner;
 mod rank;
 mod ranks;
+pub mod scores;
 mod start;
 pub mod status;
 
@@ -36,6 +38,7 @@ pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
 };
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
 pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;

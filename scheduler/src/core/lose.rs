@@ -35,6 +35,7 @@ impl Core {
     /// lost before.
     pub fn lose(&mut self, now: Nanos, model: ModelId) -> ModelSet {
         let Some(sub) = self.subservers.get(model.index()) else { return ModelSet::EMPTY };
+        self.now = now;
         let blocked =
             if sub.is_busy() || sub.abandoned { self.apart[model.index()] } else { ModelSet::EMPTY };
         let taken = ModelSet::of(model).union(blocked).without(self.lost);
@@ -59,6 +60,7 @@ impl Core {
         if !self.lost.contains(model) || held(model) || self.apart[model.index()].iter().any(held) {
             return false;
         }
+        self.now = now;
         self.lost = self.lost.without(ModelSet::of(model));
         for (slot, owner) in self.owned() {
             self.count_visits(slot, owner);
@@ -190,13 +192,16 @@ impl Core {
         }
         match state {
             State::Ready(_) => self.subservers[from.index()].queue.remove(links, slot),
-            _ => self.subservers[from.index()].running -= 1,
+            _ => {
+                self.subservers[from.index()].running -= 1;
+                request.handed_at = Some(self.now);
+            }
         }
         self.subservers[from.index()].pending += 1;
         self.subservers[to.index()].pending -= usize::from(request.visited.contains(to));
         request.visited.insert(to);
         request.cut = false;
-        request.enter(State::Ready(to));
+        request.enter(self.now, State::Ready(to));
         self.subservers[to.index()].queue.push_back(links, slot);
         self.count_visits(slot, to);
     }
