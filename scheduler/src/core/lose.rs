@@ -169,7 +169,9 @@ impl Core {
         request.displaced += 1;
         let request = self.table.at(slot);
         let entry = route_of(&self.routes, request.route).entry;
-        let within = request.displaced <= MAX_DISPLACED;
+        // What a model has said about a part of a prompt, no other goes on with.
+        let begun = request.is_scoring() && !request.visited.is_empty();
+        let within = request.displaced <= MAX_DISPLACED && !begun;
         let allowed = |to: &ModelId| within && (*to == entry || allows_another(request, entry));
         let Some(to) = self.remaining(request.route).filter(allowed) else {
             let kind = FailKind::ModelLost { model: from };
