@@ -13,7 +13,7 @@ use tokenrouter_engine::{
     RouteConfig, SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
-use tokenrouter_scheduler::{CountTable, Handoff, Policy, RouteId, Thresholds};
+use tokenrouter_scheduler::{CountTable, Handoff, Policy, Thresholds};
 
 const TOKENS: u32 = 64;
 
@@ -64,22 +64,13 @@ fn question() -> Vec<u32> {
 /// Answers `requests` prompts at once, each to its limit; they begin alike and end in a token of their own.
 fn answer(engine: &EngineHandle, question: &[u32], requests: u64) {
     for client in 0..requests {
+        let prompt = question[..10].iter().copied().chain([client as u32]).collect();
         let request = EngineRequest {
             client,
-            prompt: question[..10].iter().copied().chain([client as u32]).collect(),
-            max_new_tokens: TOKENS,
-            route: RouteId(0),
-            threshold: None,
-            max_llm_fraction: None,
-            query_score: None,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             seed: client,
-            choice: 0,
             ignore_eos: true,
-            stop_ids: Vec::new(),
-            min_tokens: 0,
-            priority: 0,
-            cache_salt: None,
+            ..EngineRequest::new(prompt, TOKENS)
         };
         engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
     }

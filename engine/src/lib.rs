@@ -14,6 +14,7 @@ pub mod device;
 pub mod error;
 pub mod executor;
 pub mod heads;
+mod logprobs;
 pub mod model;
 pub mod ops;
 pub mod shard;
@@ -24,6 +25,7 @@ pub mod handle;
 mod planner;
 mod rank;
 mod ranks;
+pub mod scores;
 mod start;
 pub mod status;
 
@@ -34,6 +36,7 @@ pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
 };
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
 pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
 pub use status::{EngineState, EngineStatus, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;

@@ -17,6 +17,7 @@ use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest,
 
 use crate::executor::{Executor, POLL_WAIT, wake_on_time};
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
+use crate::logprobs::{MAX_LOGPROBS, TokenLogprobs};
 use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
@@ -37,6 +38,9 @@ struct Live {
     seed: u64,
     choice: u32,
     min_tokens: u32,
+    logprobs: Option<u8>,
+    /// What the last candidate's model said about it, until it is committed or another comes.
+    candidate: Option<Box<TokenLogprobs>>,
 }
 
 /// The loop's state. Built by `start`, consumed by `run`.
@@ -220,6 +224,8 @@ impl Running {
             seed: request.seed,
             choice: request.choice,
             min_tokens: request.min_tokens,
+            logprobs: request.logprobs.map(|top| top.min(MAX_LOGPROBS)),
+            candidate: None,
             sampling: Arc::new(row_sampling(request.sampling, &self.parts.eos_ids, &request.stop_ids)),
         };
         let new = NewRequest {
@@ -237,6 +243,7 @@ impl Running {
             min_tokens: request.min_tokens,
             priority: request.priority,
             cache_salt: request.cache_salt,
+            score_prompt: request.prompt_logprobs,
         };
         let id = self.parts.core.submit(now, new).map_err(RefuseError::Submit)?;
         if self.live.len() <= id.slot() {
@@ -259,6 +266,9 @@ impl Running {
                     self.parts.core.complete_failed(now, step.model, why);
                 }
                 None => {
+                    if !step.scores.is_empty() {
+                        self.take_scores(&step);
+                    }
                     if let Err(error) = self.parts.core.complete(now, step.model, &step.results) {
                         tracing::error!(model = step.model.0, "step result refused: {error}");
                         self.parts.core.complete_failed(now, step.model, &error.to_string());
@@ -268,6 +278,27 @@ impl Running {
             self.parts.executor.recycle(step);
         }
         worked
+    }
+
+    /// Passes scores of prompts on and keeps those of candidates until it is known whether they are committed. Before the
+    /// step is delivered, which may end its requests.
+    fn take_scores(&mut self, step: &Step) {
+        let core = &self.parts.core;
+        let Some(batch) = core.batch(step.model) else { return };
+        let mut sampled = step.score_tokens.len()..;
+        for ((row, of_step), result) in batch.rows.iter().zip(&step.rows).zip(&step.results) {
+            let asks = of_step.sample.as_ref().is_some_and(|spec| spec.logprobs.is_some());
+            let place = if asks { sampled.next() } else { None };
+            // None for a request that has ended meanwhile.
+            let live = self.live.get_mut(row.request.slot()).and_then(Option::as_mut);
+            let Some(live) = live.filter(|_| result.fault.is_none()) else { continue };
+            live.candidate = place.and_then(|at| step.scores.get(at)).map(Box::new);
+            let scores: Vec<_> = of_step.scored.clone().filter_map(|at| step.scores.get(at)).collect();
+            if !scores.is_empty() {
+                let start = core.scored(row, step.model).start + 1;
+                self.outgoing.push(ClientEvent::Prompt { client: live.client, start, scores });
+            }
+        }
     }
 
     fn launch(&mut self) -> bool {
@@ -324,8 +355,18 @@ impl Running {
         for row in &batch.rows {
             let fed = row.start as usize..(row.start + row.len) as usize;
             let sample = if row.samples { self.sample_spec(row, model) } else { None };
-            step.push_row(core.tokens(row.request), fed, core.pages(row.request), sample);
+            step.push_row(core.tokens(row.request), fed.clone(), core.pages(row.request), sample);
+            let scored = core.scored(row, model);
+            if !scored.is_empty() {
+                step.score_row(core.tokens(row.request), fed, scored, self.score_top(row));
+            }
         }
+    }
+
+    /// How many of the likeliest ids are reported beside each token of a request's prompt.
+    fn score_top(&self, row: &Row) -> u8 {
+        let live = self.live.get(row.request.slot()).and_then(Option::as_ref);
+        live.and_then(|live| live.logprobs).unwrap_or(0)
     }
 
     fn sample_spec(&self, row: &Row, model: ModelId) -> Option<SampleSpec> {
@@ -343,6 +384,7 @@ impl Running {
             },
             prompt_len,
             mask_stops: position - (prompt_len as u32) < live.min_tokens,
+            logprobs: live.logprobs,
         })
     }
 
@@ -350,9 +392,11 @@ impl Running {
         let before = self.outgoing.len();
         for effect in self.parts.core.drain_effects() {
             match effect {
-                Effect::Token { client, token, model, .. } => {
+                Effect::Token { request, client, token, model } => {
                     self.parts.status.models[usize::from(model.0)].committed.fetch_add(1, Relaxed);
-                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0 });
+                    let live = self.live[request.slot()].as_mut().filter(|live| live.client == client);
+                    let logprobs = live.and_then(|live| live.candidate.take());
+                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0, logprobs });
                 }
                 Effect::Terminal { request, client, reason, usage } => {
                     self.requests.remove(&client);

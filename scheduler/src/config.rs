@@ -65,7 +65,7 @@ pub struct NewRequest {
     pub client: u64,
     /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// Most tokens to write, at least one.
+    /// Most tokens to write, at least one unless the prompt is scored.
     pub max_new_tokens: u32,
     /// Which configured route serves it.
     pub route: RouteId,
@@ -91,6 +91,10 @@ pub struct NewRequest {
     pub priority: i32,
     /// Only requests with the same salt share pages.
     pub cache_salt: Option<u64>,
+    /// Every token of the prompt is fed to the model that the request starts at, none is found in its cache; then
+    /// `max_new_tokens` may be 0, and the request ends with [`FinishReason::Length`](crate::FinishReason::Length) when
+    /// its prompt has been fed.
+    pub score_prompt: bool,
 }
 
 /// Why a core cannot be built.
@@ -147,7 +151,7 @@ impl std::error::Error for ConfigError {}
 pub enum SubmitError {
     /// The prompt has no token.
     EmptyPrompt,
-    /// `max_new_tokens` is 0.
+    /// `max_new_tokens` is 0, and the prompt is not scored.
     NothingToWrite,
     /// Prompt and answer together exceed the context.
     ContextExceeded {

@@ -14,7 +14,7 @@ mod terms;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
 use crate::estimate::{Estimates, Overlap};
-use crate::event::{Batch, Effect, FinishReason};
+use crate::event::{Batch, Effect, FinishReason, Row};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
@@ -87,6 +87,8 @@ pub struct Core {
     /// The request that was not admitted last, and the pages that were available then: with no more it is not tried.
     refused: Option<(RequestId, usize)>,
     last_seq: u64,
+    /// The time of the call in progress.
+    now: Nanos,
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
     estimates: Estimates,
@@ -147,6 +149,7 @@ impl Core {
             hungry: None,
             refused: None,
             last_seq: 0,
+            now: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
             overlap: Overlap::default(),
@@ -165,6 +168,7 @@ impl Core {
 
     /// Accepts a request, or says why not. It waits until a [`Core::launch`] admits it.
     pub fn submit(&mut self, now: Nanos, new: NewRequest) -> Result<RequestId, SubmitError> {
+        self.now = now;
         let (terms, entry) = self.check(&new)?;
         if self.waiting.len() >= self.config.max_waiting {
             // Many may arrive in one turn: the ones that fit need not wait for its end.
@@ -175,7 +179,7 @@ impl Core {
             return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
         }
         self.spend(&new, terms);
-        let account = self.ledger.open(new.prompt.len() as u32, terms);
+        let account = self.ledger.open(now, new.prompt.len() as u32, terms);
         let id = self.table.insert(Request::new(new, entry, account, self.ledger.opened));
         self.enqueue(id.slot());
         Ok(id)
@@ -187,7 +191,7 @@ impl Core {
         if new.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
-        if max_new_tokens == 0 {
+        if max_new_tokens == 0 && !new.score_prompt {
             return Err(SubmitError::NothingToWrite);
         }
         if usize::from(route.0) >= self.routes.len() {
@@ -226,6 +230,7 @@ impl Core {
 
     fn end(&mut self, now: Nanos, id: RequestId, stop_at: Option<u32>) -> bool {
         let Some(request) = self.table.get(id).filter(|r| r.state() != State::Finished) else { return false };
+        self.now = now;
         let named = matches!(request.state(), State::Running(_));
         let reason = match stop_at {
             None => FinishReason::Cancelled,
@@ -243,6 +248,7 @@ impl Core {
     /// [`Core::batch`] for each. Call it once per turn, after every event of the turn was delivered. Launches are
     /// numbered from the largest model index down.
     pub fn launch(&mut self, now: Nanos) -> ModelSet {
+        self.now = now;
         self.feed_hungry();
         self.admit();
         self.note_stalls(now);
@@ -294,8 +300,8 @@ impl Core {
         let state = request.state();
         self.settle_published(slot, &reason);
         let request = self.table.at_mut(slot);
-        request.enter(State::Finished);
-        let usage = self.ledger.close(&mut request.account, &reason);
+        request.enter(self.now, State::Finished);
+        let usage = self.ledger.close(self.now, &mut request.account, &reason);
         let (route, max_new_tokens) = (request.route, request.max_new_tokens);
         self.settle_purse(route, max_new_tokens, &usage);
         let request = self.table.at(slot);
@@ -360,6 +366,18 @@ impl Core {
     /// Tokens of the prompt; 0 for a stale id.
     pub fn prompt_len(&self, id: RequestId) -> usize {
         self.table.get(id).map_or(0, |r| r.prompt_len as usize)
+    }
+
+    /// The part of a row in which the model says for the first time what it thinks of tokens of a prompt that is scored:
+    /// these positions, fed by this row, come before a token of the prompt. Empty for other requests and models, and for a
+    /// stale id.
+    pub fn scored(&self, row: &Row, model: ModelId) -> std::ops::Range<usize> {
+        let Some(request) = self.table.get(row.request).filter(|r| r.score_prompt && r.entry == model) else {
+            return 0..0;
+        };
+        let from = row.start.max(request.high_water[model.index()]) as usize;
+        let to = (row.start + row.len).min(request.prompt_len - 1) as usize;
+        from..to.max(from)
     }
 
     /// The page table, in order of positions; empty while the request waits and for a stale id.

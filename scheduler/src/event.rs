@@ -2,6 +2,7 @@
 
 use crate::ids::{MAX_MODELS, ModelId, Nanos, RequestId};
 use crate::router::Terms;
+use crate::times::{Spent, Times};
 use std::fmt;
 
 /// How many of the largest logits a step reports.
@@ -90,6 +91,9 @@ pub struct Batch {
     pub prompt_tokens: usize,
     /// The time given to [`crate::Core::launch`].
     pub launched_at: Nanos,
+    /// Admission delays: how long ago the router had handed each request over that another model sent and that is in a
+    /// batch of this one for the first time since. In row order.
+    pub delays: Vec<Nanos>,
 }
 
 /// What the core tells the outside, in order.
@@ -213,6 +217,10 @@ pub struct Usage {
     pub cached: [u32; MAX_MODELS],
     /// How often it lost its pages and was computed again.
     pub preemptions: u32,
+    /// When things happened to it.
+    pub times: Times,
+    /// Where its time went, up to its end.
+    pub spent: Spent,
 }
 
 #[cfg(test)]

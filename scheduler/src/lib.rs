@@ -66,6 +66,7 @@ mod prefix;
 mod queue;
 mod request;
 mod subserver;
+mod times;
 mod walk;
 
 pub use crate::config::{
@@ -88,3 +89,4 @@ pub use crate::policy::{
     SpecError, Thresholds, decide,
 };
 pub use crate::router::{Router, Threshold};
+pub use crate::times::{Spent, Times};

@@ -1,7 +1,7 @@
 //! Requests and the table that holds them.
 
 use crate::config::NewRequest;
-use crate::ids::{MAX_MODELS, ModelId, ModelSet, PAGE_TOKENS, PageId, RequestId, RouteId};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::Account;
 use crate::pages::pages_for;
 use crate::queue::Links;
@@ -62,6 +62,8 @@ pub(crate) struct Request {
     /// Its last row was cut by the token limit: it waits for no threshold.
     pub(crate) cut: bool,
     pub(crate) visit: Visit,
+    /// When it was handed over, until it is in a batch of the model that it went to.
+    pub(crate) handed_at: Option<Nanos>,
     /// Candidates dropped since the last commit.
     pub(crate) drops: u32,
     pub(crate) route: RouteId,
@@ -93,6 +95,8 @@ pub(crate) struct Request {
     pub(crate) min_tokens: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) stop_ids: Vec<u32>,
+    /// The model it starts at feeds every token of the prompt.
+    pub(crate) score_prompt: bool,
 }
 
 impl Request {
@@ -113,6 +117,7 @@ impl Request {
             may_visit: ModelSet::EMPTY,
             cut: false,
             visit: Visit::default(),
+            handed_at: None,
             drops: 0,
             route: new.route,
             account,
@@ -135,6 +140,7 @@ impl Request {
             min_tokens: new.min_tokens,
             ignore_eos: new.ignore_eos,
             stop_ids: new.stop_ids,
+            score_prompt: new.score_prompt,
         }
     }
 
@@ -143,8 +149,9 @@ impl Request {
     }
 
     /// Moves to another state; only the moves of the design are possible.
-    pub(crate) fn enter(&mut self, next: State) {
+    pub(crate) fn enter(&mut self, now: Nanos, next: State) {
         assert!(self.state.may_become(next), "a request cannot go from {:?} to {next:?}", self.state);
+        self.account.moved(now, self.state, next);
         self.state = next;
     }
 
@@ -177,6 +184,12 @@ impl Request {
     /// Whether there is a whole block to publish, if a model has computed it.
     pub(crate) fn may_publish(&self) -> bool {
         self.publishable() >= (self.published as usize + 1) * PAGE_TOKENS
+    }
+
+    /// Whether tokens of its prompt are still to be scored, by the model it starts at: then none of them may be found in
+    /// a cache. Nothing is asked about what comes behind the last one.
+    pub(crate) fn is_scoring(&self) -> bool {
+        self.score_prompt && self.high_water[self.entry.index()] + 1 < self.prompt_len
     }
 
     /// Appends a token of the answer.
@@ -309,7 +322,7 @@ mod tests {
 
     fn request(ledger: &mut Ledger) -> Request {
         let new = NewRequest { prompt: vec![1, 2, 3], max_new_tokens: 4, ..NewRequest::default() };
-        let account = ledger.open(3, Terms::default());
+        let account = ledger.open(0, 3, Terms::default());
         Request::new(new, ModelId(0), account, ledger.opened)
     }
 
@@ -350,7 +363,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "cannot go from Waiting to Running")]
     fn an_illegal_move_panics() {
-        request(&mut Ledger::default()).enter(State::Running(ModelId(0)));
+        request(&mut Ledger::default()).enter(0, State::Running(ModelId(0)));
     }
 
     #[test]
@@ -360,7 +373,7 @@ mod tests {
         let first = table.insert(request(&mut ledger));
         let second = table.insert(request(&mut ledger));
         assert_eq!((first.slot(), second.slot()), (0, 1));
-        ledger.close(&mut table.at_mut(0).account, &FinishReason::Cancelled);
+        ledger.close(0, &mut table.at_mut(0).account, &FinishReason::Cancelled);
         table.remove(0);
         assert!(table.get(first).is_none());
         let third = table.insert(request(&mut ledger));

@@ -29,7 +29,8 @@ pub(crate) struct Subserver {
 impl Subserver {
     pub(crate) fn new(model: ModelId, limits: ModelLimits, max_running: usize) -> Self {
         let most_rows = limits.max_batch_rows.min(limits.max_step_tokens).min(max_running);
-        let batch = Batch { model, rows: Vec::with_capacity(most_rows), ..Batch::default() };
+        let delays = Vec::with_capacity(most_rows);
+        let batch = Batch { model, rows: Vec::with_capacity(most_rows), delays, ..Batch::default() };
         Self {
             model,
             limits,
@@ -68,6 +69,7 @@ impl Subserver {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
         (self.batch.fed_tokens, self.batch.prompt_tokens) = (0, 0);
         self.reads.clear();
+        self.batch.delays.clear();
         self.goes_to = [0; MAX_MODELS];
         std::mem::take(&mut self.batch)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tokenrouter_engine::EngineRequest;
+use tokenrouter_engine::{EngineRequest, TokenLogprobs};
 use tokenrouter_scheduler::{FinishReason, Usage};
 
 use crate::api::{
@@ -82,9 +82,6 @@ struct Keys {
 fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys: Keys) -> EngineRequest {
     let prompt = &prompts[request.prompt_of(choice)];
     EngineRequest {
-        client: 0,
-        prompt: prompt.ids.clone(),
-        max_new_tokens: prompt.max_new_tokens,
         route: request.route,
         threshold: request.threshold,
         max_llm_fraction: request.max_llm_fraction,
@@ -98,13 +95,22 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys:
         // Clients count as vLLM does, lower first; the engine counts the other way round.
         priority: request.priority.saturating_neg(),
         cache_salt: keys.cache_salt,
+        ..EngineRequest::new(prompt.ids.clone(), prompt.max_new_tokens)
     }
 }
 
 struct Writer(Answer);
 
 impl AnswerWriter for Writer {
-    fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<u32> {
+    fn on_token(
+        &mut self,
+        choice: usize,
+        token: u32,
+        model: u8,
+        logprobs: Option<Box<TokenLogprobs>>,
+        out: &mut Vec<u8>,
+    ) -> Option<u32> {
+        drop(logprobs);
         self.0.on_token(choice, token, model, out).map(|at| at.committed_len)
     }
 

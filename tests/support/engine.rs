@@ -55,20 +55,9 @@ pub fn start(config: &EngineConfig, registry: &Registry) -> EngineHandle {
 pub fn request(client: u64, prompt: &[u32], route: u16, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         client,
-        prompt: prompt.to_vec(),
-        max_new_tokens,
         route: RouteId(route),
-        threshold: None,
-        max_llm_fraction: None,
-        query_score: None,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-        seed: 0,
-        choice: 0,
-        ignore_eos: false,
-        stop_ids: Vec::new(),
-        min_tokens: 0,
-        priority: 0,
-        cache_salt: None,
+        ..EngineRequest::new(prompt.to_vec(), max_new_tokens)
     }
 }
 
@@ -97,7 +86,7 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
         let report = engine.wait_report().expect("the engine runs");
         for event in report.events {
             match event {
-                ClientEvent::Token { client, token, model } => {
+                ClientEvent::Token { client, token, model, .. } => {
                     let (tokens, writers) = written.entry(client).or_default();
                     tokens.push(token);
                     writers.push(model);
@@ -106,6 +95,7 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
                     let (tokens, writers) = written.remove(&client).unwrap_or_default();
                     done.insert(client, Outcome { tokens, writers, reason, usage });
                 }
+                ClientEvent::Prompt { .. } => {}
                 ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
             }
         }

@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokenrouter_scheduler::{ModelId, RowResult};
+use tokenrouter_scheduler::ModelId;
 
 use super::device::RankDevice;
-use super::record::{GraphKey, LaunchRecord, RankDone};
+use super::record::{GraphKey, LaunchRecord, RankDone, Room};
 use super::thread::{RankEvent, RankThread};
 use crate::executor::{Executor, Notify};
 use crate::step::{Step, StepLimits};
@@ -66,7 +66,7 @@ struct Flight {
     record: Arc<LaunchRecord>,
     /// The ranks whose parts have not ended: bit `i` for rank `i`.
     waiting: u64,
-    results: Vec<RowResult>,
+    room: Room,
     failure: Option<String>,
 }
 
@@ -109,7 +109,7 @@ impl RankExecutor {
 
     /// A part has ended.
     fn ended(&mut self, rank: usize, done: RankDone) {
-        let RankDone { record, results, failure } = done;
+        let RankDone { record, room, failure } = done;
         let model = record.model();
         let Some(flight) = self.models[model.index()].flight.as_mut() else { return };
         // A part that was given up when its rank died may still report.
@@ -118,8 +118,8 @@ impl RankExecutor {
         }
         drop(record);
         flight.waiting &= !(1 << rank);
-        if results.capacity() > 0 {
-            flight.results = results;
+        if room.results.capacity() > 0 {
+            flight.room = room;
         }
         match failure {
             Some(why) => self.fail(model, rank, &why),
@@ -149,7 +149,7 @@ impl RankExecutor {
     fn finish_if_over(&mut self, model: ModelId) {
         let state = &mut self.models[model.index()];
         let Some(flight) = state.flight.take_if(|flight| flight.waiting == 0) else { return };
-        let Flight { record, results, failure, .. } = flight;
+        let Flight { record, room, failure, .. } = flight;
         let mut step = match Arc::try_unwrap(record) {
             Ok(record) => record.into_step(),
             // A rank that died holds on to it. The rows are known to the scheduler; only the buffers are new.
@@ -159,9 +159,7 @@ impl RankExecutor {
                 step
             }
         };
-        if results.capacity() > 0 {
-            step.results = results;
-        }
+        room.put_into(&mut step);
         step.failure = failure;
         self.finished.push_back(step);
     }
@@ -194,7 +192,7 @@ impl Executor for RankExecutor {
         let graph = (state.graph)(&step);
         let record = Arc::new(LaunchRecord::new(self.seq, graph, step, state.travels));
         let waiting = state.ranks.iter().fold(0, |set, rank| set | 1 << rank);
-        state.flight = Some(Flight { record: record.clone(), waiting, results: Vec::new(), failure: None });
+        state.flight = Some(Flight { record: record.clone(), waiting, room: Room::default(), failure: None });
         // The others first: they have to wake up.
         let mut launched = 0;
         for rank in state.ranks.iter().copied() {

@@ -7,7 +7,7 @@ use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{ModelId, PageId, RowResult};
 
 use super::executor::{Placed, Rank, RankExecutor};
-use super::{LaunchRecord, RankDevice, RankDone};
+use super::{LaunchRecord, RankDevice, RankDone, Room};
 use crate::executor::{Executor, Notify};
 use crate::step::{Step, StepLimits};
 
@@ -47,7 +47,8 @@ impl Fake {
         } else {
             vec![]
         };
-        state.ended.push(RankDone { record, results, failure: failure.map(str::to_owned) });
+        let room = Room { results, ..Room::default() };
+        state.ended.push(RankDone { record, room, failure: failure.map(str::to_owned) });
         drop(state);
         if let (false, Some(wake)) = (self.polled, self.wake.get()) {
             wake();

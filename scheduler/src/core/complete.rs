@@ -61,6 +61,7 @@ impl Core {
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
+        self.now = now;
         let spent = self.overlap.end(model, now);
         self.estimates.add_step(model, expected, fed, prompt, spent);
         for sub in &self.subservers {
@@ -91,6 +92,7 @@ impl Core {
         if self.batch(model).is_none() {
             return;
         }
+        self.now = now;
         self.epoch = true;
         self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
@@ -138,6 +140,10 @@ impl Core {
                 self.finish(slot, FinishReason::Failed(kind), false);
                 continue;
             }
+            if row.samples && request.max_new_tokens == 0 {
+                self.finish(slot, FinishReason::Length, false);
+                continue;
+            }
             if row.samples {
                 scratch.routes.push((request.route, scratch.rows.len() as u32));
                 scratch.rows.push(route_row(request, model, row, result));
@@ -178,7 +184,7 @@ impl Core {
             // In reverse to the front and forwards to the back, so that they keep their order.
             let slot = cut[if crowded { i } else { cut.len() - 1 - i }];
             let (request, links) = self.table.at_mut_linked(slot);
-            request.enter(State::Ready(model));
+            request.enter(self.now, State::Ready(model));
             request.cut = true;
             if crowded { sub.queue.push_back(links, slot) } else { sub.queue.push_front(links, slot) }
         }
@@ -230,6 +236,9 @@ impl Core {
             let outcome = settle(guide, row, to, request, &mut self.effects);
             let committed = request.tokens.len() > before;
             total += u64::from(committed);
+            if committed && request.generated() == 1 {
+                request.account.began(self.now);
+            }
             let to = match outcome {
                 Outcome::Stay => model,
                 Outcome::HandOver(to) => to,
@@ -245,6 +254,7 @@ impl Core {
             moved += 1;
             if to != model {
                 self.handoffs[model.index()][to.index()] += 1;
+                request.handed_at = Some(self.now);
                 if self.config.handoff == Handoff::Readmit {
                     self.wait_again(slot, model, to);
                     continue;
@@ -255,7 +265,7 @@ impl Core {
             }
             // From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
             let open = route.open_to(request, to);
-            request.enter(State::Ready(to));
+            request.enter(self.now, State::Ready(to));
             self.subservers[to.index()].queue.push_back(links, slot);
             if request.may_visit != open {
                 self.set_visits(slot, open);

@@ -30,6 +30,7 @@ mod route;
 mod run;
 mod scenario;
 pub mod serving;
+mod shadow;
 
 pub use changing::{ChangingLoop, ChangingOutcome, Moment, Phase};
 pub use check::check;

@@ -3,6 +3,7 @@
 use super::coverage::{Coverage, Seen};
 use super::device::Device;
 use super::scenario::{Action, Scenario, What};
+use super::shadow::Shadow;
 use crate::config::SubmitError;
 use crate::core::{Core, Counters};
 use crate::event::{Effect, FinishReason, Usage};
@@ -82,6 +83,7 @@ pub(super) fn drive(scenario: &Scenario, core: Core) -> Result<Outcome, SimError
         streams: vec![Stream::default(); scenario.requests.len()],
         ids: vec![None; scenario.requests.len()],
         coverage: Coverage::default(),
+        shadow: Shadow::new(scenario.requests.len()),
         core,
         scenario,
         next_request: 0,
@@ -106,6 +108,7 @@ struct Run<'a> {
     streams: Vec<Stream>,
     ids: Vec<Option<RequestId>>,
     coverage: Coverage,
+    shadow: Shadow,
     next_request: usize,
     next_action: usize,
 }
@@ -117,22 +120,25 @@ impl Run<'_> {
             (0..self.devices.len()).rev().filter(|&m| self.devices[m].ends() == Some(now)).collect();
         for &model in &due {
             self.complete(now, model)?;
-            self.after_event()?;
+            self.after_event(now)?;
         }
         while let Some(arrival) = self.scenario.requests.get(self.next_request).filter(|r| r.at <= now) {
             self.next_request += 1;
             let client = arrival.request.client as usize;
             match self.core.submit(now, arrival.request.clone()) {
-                Ok(id) => self.ids[client] = Some(id),
+                Ok(id) => {
+                    self.ids[client] = Some(id);
+                    self.shadow.submitted(client, now);
+                }
                 Err(SubmitError::QueueFull { .. }) => self.coverage.add(Seen::Refused, 1),
                 Err(e) => return SimError::new(format!("client {client} was refused: {e}")),
             }
-            self.after_event()?;
+            self.after_event(now)?;
         }
         while let Some(&action) = self.scenario.actions.get(self.next_action).filter(|a| a.at <= now) {
             self.next_action += 1;
             self.act(now, action)?;
-            self.after_event()?;
+            self.after_event(now)?;
         }
         let contested = self.contested_claimants();
         let launched = self.core.launch(now);
@@ -149,7 +155,10 @@ impl Run<'_> {
             let stalls = self.devices[model.index()].start(&self.core, batch, now);
             self.coverage.note(Seen::Stall, stalls);
         }
-        self.after_event()?;
+        self.after_event(now)?;
+        for model in launched.iter() {
+            self.check_delays(now, model)?;
+        }
         self.alive(now)?;
         let pages = self.core.counters().pages;
         self.coverage.add(Seen::Turn, 1);
@@ -157,6 +166,18 @@ impl Run<'_> {
         self.coverage.note(Seen::Deferred, pages.deferred > 0);
         self.coverage.note(Seen::Cached, pages.cached > 0);
         Ok(())
+    }
+
+    /// The batch knows how long its rows have been on their way from another model.
+    fn check_delays(&mut self, now: Nanos, model: ModelId) -> Result<(), SimError> {
+        let Some(batch) = self.core.batch(model) else { return Ok(()) };
+        let client = |id: RequestId| self.ids.iter().position(|&other| other == Some(id));
+        let clients: Vec<usize> = batch.rows.iter().filter_map(|row| client(row.request)).collect();
+        let seen = self.shadow.delays(&clients, now);
+        if seen == batch.delays {
+            return Ok(());
+        }
+        SimError::new(format!("{model} launched with delays {:?}; seen were {seen:?}", batch.delays))
     }
 
     /// Requests between two chunks of a page that another one waits for: the launch may preempt them.
@@ -223,8 +244,9 @@ impl Run<'_> {
     }
 
     /// Audits the core, poisons what is free, and books the effects.
-    fn after_event(&mut self) -> Result<(), SimError> {
+    fn after_event(&mut self, now: Nanos) -> Result<(), SimError> {
         self.core.audit();
+        self.shadow.look(&self.core, &self.ids, now);
         for page in (0..self.scenario.config.pages as u32).map(PageId).filter(|&page| self.core.is_free(page))
         {
             self.devices.iter_mut().for_each(|device| device.poison(page));
@@ -245,6 +267,7 @@ impl Run<'_> {
             match effect {
                 Effect::Token { token, model, .. } => {
                     stream.tokens.push(token);
+                    self.shadow.token(client, now);
                     stream.writers.push(model);
                 }
                 Effect::Terminal { reason, usage, .. } => {
@@ -253,6 +276,9 @@ impl Run<'_> {
                     self.coverage.note(Seen::PreemptedTwice, usage.preemptions > 1);
                     self.coverage.add(Seen::CachedToken, u64::from(usage.cached.iter().sum::<u32>()));
                     stream.usage = usage;
+                    self.shadow
+                        .ended(client, now, &usage)
+                        .map_err(|e| SimError(format!("client {client}: {e}")))?;
                 }
             }
         }

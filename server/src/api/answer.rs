@@ -5,6 +5,7 @@ use crate::api::models::ServedRoute;
 use crate::api::render::{ChunkChoice, Head, body_choice};
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
 use crate::api::routing::RoutingCounts;
+use crate::api::split::Delta;
 use crate::api::usage::Totals;
 use crate::api::{ApiError, json, line};
 use crate::text::TextModel;
@@ -107,8 +108,8 @@ impl Answer {
             return None;
         }
         let state = self.choices.get_mut(choice).filter(|choice| !choice.closed())?;
-        let mut text = String::new();
-        let stopped = state.push(&self.request, &self.context.eos_ids, token, model, &mut text);
+        let mut delta = Delta::default();
+        let stopped = state.push(&self.request, &self.context.eos_ids, token, model, &mut delta);
         let committed_len = u32::try_from(state.ids.len()).unwrap_or(u32::MAX);
         match &self.format {
             Format::Lines(id) if self.request.stream => {
@@ -116,14 +117,14 @@ impl Answer {
                 let name = self.context.models.get(usize::from(model)).map_or("", String::as_str);
                 let members = [
                     ("choice", choice.into()),
-                    ("text", text.into()),
+                    ("text", delta.content.into()),
                     ("token", token.into()),
                     ("model", name.into()),
                 ];
                 line::write(out, id, "token", members);
             }
-            Format::Lines(_) | Format::Body => state.text.push_str(&text),
-            Format::Events => self.text_chunk(choice, &text, out),
+            Format::Lines(_) | Format::Body => state.whole.add(delta),
+            Format::Events => self.delta_chunk(choice, &delta, out),
         }
         stopped.then_some(StopAt { committed_len })
     }
@@ -139,17 +140,17 @@ impl Answer {
         let Some(state) = self.choices.get_mut(choice).filter(|choice| choice.finish.is_none()) else {
             return;
         };
-        let mut text = String::new();
-        state.end(&self.request, reason, usage, &mut text);
+        let mut delta = Delta::default();
+        state.end(&self.request, reason, usage, &mut delta);
         self.open -= 1;
         match &self.format {
-            Format::Body => state.text.push_str(&text),
+            Format::Body => state.whole.add(delta),
             Format::Lines(id) => {
-                state.text.push_str(&text);
-                line::write_finish(out, id, &self.request, choice, state, &state.text);
+                state.whole.add(delta);
+                line::write_finish(out, id, &self.request, choice, state);
             }
             Format::Events => {
-                self.text_chunk(choice, &text, out);
+                self.delta_chunk(choice, &delta, out);
                 self.finish_chunk(choice, out);
             }
         }
@@ -275,23 +276,24 @@ impl Answer {
         }
     }
 
-    /// Sends text, with every token not yet told of. Nothing when there is no text: held-back tokens go with a
-    /// later chunk.
-    fn text_chunk(&mut self, choice: usize, text: &str, out: &mut Vec<u8>) {
-        if !text.is_empty() {
-            self.chunk(choice, text, false, out);
+    /// Sends what is new, with every token not yet told of. Nothing when there is nothing new: held-back tokens go
+    /// with a later chunk.
+    fn delta_chunk(&mut self, choice: usize, delta: &Delta, out: &mut Vec<u8>) {
+        if !delta.is_empty() {
+            self.chunk(choice, delta, false, out);
         }
     }
 
     fn finish_chunk(&mut self, choice: usize, out: &mut Vec<u8>) {
+        let empty = Delta::default();
         // The role comes with the first token; an answer without any text still needs it, before the finish.
         if !self.choices[choice].opened && self.request.kind == ApiKind::Chat {
-            self.chunk(choice, "", false, out);
+            self.chunk(choice, &empty, false, out);
         }
-        self.chunk(choice, "", true, out);
+        self.chunk(choice, &empty, true, out);
     }
 
-    fn chunk(&mut self, index: usize, text: &str, finish: bool, out: &mut Vec<u8>) {
+    fn chunk(&mut self, index: usize, delta: &Delta, finish: bool, out: &mut Vec<u8>) {
         let last = finish && self.open == 0 && !self.request.include_usage;
         let choice = &mut self.choices[index];
         let first = !std::mem::replace(&mut choice.opened, true);
@@ -299,7 +301,7 @@ impl Answer {
         let choice = &self.choices[index];
         let finish = choice.finish.as_ref().filter(|_| finish);
         let prompt = self.prompt_of(index).filter(|_| first);
-        let chunk = ChunkChoice { index, text, first, finish, tokens };
+        let chunk = ChunkChoice { index, delta, first, finish, tokens };
         let mut object =
             self.head.object(&self.request, true, vec![chunk.to_json(&self.request, choice, prompt)]);
         if first {

@@ -1,7 +1,8 @@
 //! One answer under way: ids in, text out, and when it ends. Knows nothing of formats.
 
 use crate::api::request::ApiRequest;
-use crate::text::{Detokenizer, StopMatcher, TextModel};
+use crate::api::split::{Delta, Splitter};
+use crate::text::{Detokenizer, TextModel};
 use serde_json::Value;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub(crate) struct Finish {
 /// One choice of an API request.
 pub(crate) struct Choice {
     detok: Detokenizer,
-    stops: StopMatcher,
+    split: Splitter,
     /// Tokens of the answer so far, hidden ones (end of sequence) included.
     pub ids: Vec<u32>,
     /// Who wrote each of them.
@@ -28,8 +29,8 @@ pub(crate) struct Choice {
     pub reported: usize,
     /// Whether a chunk of this choice has been sent.
     pub opened: bool,
-    /// The whole visible text; kept only where it is sent in one piece.
-    pub text: String,
+    /// Everything told so far; kept only where it is sent in one piece.
+    pub whole: Delta,
     /// Index of the stop string that matched.
     stopped: Option<usize>,
     /// Set once the choice is over.
@@ -42,12 +43,12 @@ impl Choice {
     pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>) -> Self {
         Self {
             detok: Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
-            stops: StopMatcher::new(request.stop.clone(), request.include_stop),
+            split: Splitter::new(request),
             ids: Vec::new(),
             models: Vec::new(),
             reported: 0,
             opened: false,
-            text: String::new(),
+            whole: Delta::default(),
             stopped: None,
             finish: None,
             usage: Usage::default(),
@@ -59,7 +60,7 @@ impl Choice {
         self.finish.is_some() || self.stopped.is_some()
     }
 
-    /// Adds a committed token and appends the text it makes visible. True when it completed a stop string: then
+    /// Adds a committed token and appends what it makes visible. True when it completed a stop string: then
     /// the first `ids.len()` tokens count and no others.
     pub(crate) fn push(
         &mut self,
@@ -67,7 +68,7 @@ impl Choice {
         eos: &[u32],
         token: u32,
         model: u8,
-        out: &mut String,
+        out: &mut Delta,
     ) -> bool {
         self.ids.push(token);
         self.models.push(model);
@@ -89,32 +90,29 @@ impl Choice {
     }
 
     /// Stop strings count only in text that comes after the first `min_tokens` tokens.
-    fn search(&mut self, request: &ApiRequest, piece: &str, out: &mut String) -> bool {
-        if self.ids.len() <= request.min_tokens as usize {
-            out.push_str(piece);
-            return false;
-        }
-        let matched = self.stops.push(piece, out);
+    fn search(&mut self, request: &ApiRequest, piece: &str, out: &mut Delta) -> bool {
+        let stoppable = self.ids.len() > request.min_tokens as usize;
+        let matched = self.split.push(piece, stoppable, out);
         self.stopped = self.stopped.or(matched);
         matched.is_some()
     }
 
-    /// Ends the choice and appends the text that was held back.
+    /// Ends the choice and appends what was held back.
     pub(crate) fn end(
         &mut self,
         request: &ApiRequest,
         reason: &FinishReason,
         usage: &Usage,
-        out: &mut String,
+        out: &mut Delta,
     ) {
         if self.stopped.is_none() {
             let mut piece = String::new();
             self.detok.finish(&mut piece);
             self.search(request, &piece, out);
         }
-        self.stops.finish(out);
+        self.split.finish(out);
         self.usage = *usage;
-        let stop_string = self.stopped.map(|index| Value::from(self.stops.stop(index)));
+        let stop_string = self.stopped.map(|index| Value::from(self.split.stop(index)));
         let (reason, stop_reason) = match (stop_string, reason) {
             (Some(stop), _) => ("stop", stop),
             (None, FinishReason::StopId(id)) => ("stop", Value::from(*id)),

@@ -81,13 +81,12 @@ pub(crate) fn write_finish(
     request: &ApiRequest,
     index: usize,
     choice: &Choice,
-    text: &str,
 ) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
     map.insert("event".into(), "finish".into());
     map.insert("choice".into(), index.into());
-    map.insert("text".into(), text.into());
+    map.insert("text".into(), choice.whole.content.clone().into());
     if let Some(finish) = &choice.finish {
         map.insert("finish_reason".into(), finish.reason.into());
         map.insert("stop_reason".into(), finish.stop_reason.clone());

@@ -18,6 +18,7 @@ mod render;
 mod request;
 mod routing;
 mod scheduling;
+mod split;
 mod usage;
 mod validate;
 

@@ -2,6 +2,7 @@
 
 use crate::api::choice::{Choice, Finish};
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
+use crate::api::split::Delta;
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
@@ -36,10 +37,10 @@ impl Head {
     }
 }
 
-/// One choice in a chunk: new text, or the finish.
+/// One choice in a chunk: what is new, or the finish.
 pub(crate) struct ChunkChoice<'a> {
     pub index: usize,
-    pub text: &'a str,
+    pub delta: &'a Delta,
     /// The first chunk of this choice.
     pub first: bool,
     pub finish: Option<&'a Finish>,
@@ -52,17 +53,8 @@ impl ChunkChoice<'_> {
         let mut map = Map::new();
         map.insert("index".into(), self.index.into());
         match request.kind {
-            ApiKind::Completion => drop(map.insert("text".into(), self.text.into())),
-            ApiKind::Chat => {
-                let mut delta = Map::new();
-                if self.first {
-                    delta.insert("role".into(), "assistant".into());
-                }
-                if self.finish.is_none() {
-                    delta.insert("content".into(), self.text.into());
-                }
-                map.insert("delta".into(), delta.into());
-            }
+            ApiKind::Completion => drop(map.insert("text".into(), self.delta.content.clone().into())),
+            ApiKind::Chat => drop(map.insert("delta".into(), self.delta().into())),
         }
         finish_members(&mut map, self.finish);
         token_members(&mut map, request, choice, self.tokens.clone());
@@ -70,6 +62,18 @@ impl ChunkChoice<'_> {
             map.insert("prompt_token_ids".into(), ids.into());
         }
         Value::Object(map)
+    }
+
+    /// The `delta` of a chat's chunk; empty with the finish.
+    fn delta(&self) -> Map<String, Value> {
+        let mut delta = Map::new();
+        if self.first {
+            delta.insert("role".into(), "assistant".into());
+        }
+        if self.finish.is_none() {
+            delta.insert("content".into(), self.delta.content.clone().into());
+        }
+        delta
     }
 }
 
@@ -83,11 +87,8 @@ pub(crate) fn body_choice(
     let mut map = Map::new();
     map.insert("index".into(), index.into());
     match request.kind {
-        ApiKind::Completion => drop(map.insert("text".into(), choice.text.clone().into())),
-        ApiKind::Chat => {
-            let message = json!({"role": "assistant", "content": choice.text});
-            map.insert("message".into(), message);
-        }
+        ApiKind::Completion => drop(map.insert("text".into(), choice.whole.content.clone().into())),
+        ApiKind::Chat => drop(map.insert("message".into(), message(&choice.whole).into())),
     }
     finish_members(&mut map, choice.finish.as_ref());
     token_members(&mut map, request, choice, 0..choice.ids.len());
@@ -95,6 +96,14 @@ pub(crate) fn body_choice(
         map.insert("prompt_token_ids".into(), ids.into());
     }
     Value::Object(map)
+}
+
+/// The `message` of a plain chat answer.
+fn message(whole: &Delta) -> Map<String, Value> {
+    let mut message = Map::new();
+    message.insert("role".into(), "assistant".into());
+    message.insert("content".into(), whole.content.clone().into());
+    message
 }
 
 fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>) {

@@ -277,9 +277,12 @@ impl Dispatcher {
         let now = Instant::now();
         for event in report.events {
             match event {
-                ClientEvent::Token { client, token, model } => {
+                ClientEvent::Prompt { client, start, scores } => {
+                    self.on_event(client, ChoiceEvent::Prompt { start, scores }, out);
+                }
+                ClientEvent::Token { client, token, model, logprobs } => {
                     self.traffic.token(client, now);
-                    self.on_event(client, ChoiceEvent::Token { token, model }, out);
+                    self.on_event(client, ChoiceEvent::Token { token, model, logprobs }, out);
                 }
                 ClientEvent::Finished { client, reason, usage } => {
                     self.traffic.finished(client, &reason, &usage, now);
@@ -315,7 +318,7 @@ impl Dispatcher {
         if run.stream && (run.is_holding() || out.is_full(exchange.conn)) {
             run.hold(choice, event);
         } else {
-            self.apply(id, choice, &event, out);
+            self.apply(id, choice, event, out);
         }
     }
 
@@ -328,11 +331,11 @@ impl Dispatcher {
                 return run.is_holding();
             }
             let Some((choice, event)) = run.release() else { return false };
-            self.apply(id, choice, &event, out);
+            self.apply(id, choice, event, out);
         }
     }
 
-    fn apply(&mut self, id: u64, choice: usize, event: &ChoiceEvent, out: &mut dyn Outlets) {
+    fn apply(&mut self, id: u64, choice: usize, event: ChoiceEvent, out: &mut dyn Outlets) {
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
         let Phase::Running(run) = &mut exchange.phase else { return };
         let mut bytes = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::{ClientId, RefuseError};
 use tokenrouter_scheduler::{FinishReason, Usage};
 
@@ -56,8 +57,10 @@ struct Choice {
 /// What the engine says about one choice.
 #[derive(Clone, Debug)]
 pub(crate) enum ChoiceEvent {
+    /// Scores of the prompt.
+    Prompt { start: usize, scores: Vec<TokenLogprobs> },
     /// A token.
-    Token { token: u32, model: u8 },
+    Token { token: u32, model: u8, logprobs: Option<Box<TokenLogprobs>> },
     /// The end.
     Finished { reason: FinishReason, usage: Box<Usage> },
 }
@@ -126,12 +129,16 @@ impl Run {
     }
 
     /// Applies an event; bytes to stream are appended to `out`.
-    pub(crate) fn apply(&mut self, choice: usize, event: &ChoiceEvent, out: &mut Vec<u8>) -> Outcome {
+    pub(crate) fn apply(&mut self, choice: usize, event: ChoiceEvent, out: &mut Vec<u8>) -> Outcome {
         match event {
             ChoiceEvent::Token { .. } if self.choices[choice].stopped => Outcome::More,
-            ChoiceEvent::Token { token, model } => {
+            ChoiceEvent::Prompt { start, scores } => {
+                self.answer.on_prompt(choice, start, scores, out);
+                Outcome::More
+            }
+            ChoiceEvent::Token { token, model, logprobs } => {
                 self.tokens += 1;
-                match self.answer.on_token(choice, *token, *model, out) {
+                match self.answer.on_token(choice, token, model, logprobs, out) {
                     Some(committed_len) => {
                         self.choices[choice].stopped = true;
                         Outcome::Stop { client: self.choices[choice].client, committed_len }
@@ -145,7 +152,7 @@ impl Run {
             }
             ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
             ChoiceEvent::Finished { reason, usage } => {
-                self.answer.on_finished(choice, reason, usage, out);
+                self.answer.on_finished(choice, &reason, &usage, out);
                 if self.answer.is_done() { Outcome::Done } else { Outcome::More }
             }
         }

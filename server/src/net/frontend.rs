@@ -2,6 +2,7 @@
 //!
 //! A trait, so that sockets and the shutdown are tested with scripted answers and without a tokenizer.
 
+use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
@@ -42,9 +43,22 @@ pub struct Prepared {
 
 /// The state of one answer.
 pub trait AnswerWriter: Send {
+    /// Tokens of a choice's prompt were scored, those from index `start` on. Only for requests with `prompt_logprobs`, before
+    /// the first token, in parts that follow on each other.
+    fn on_prompt(&mut self, choice: usize, start: usize, scores: Vec<TokenLogprobs>, out: &mut Vec<u8>) {
+        let _ = (choice, start, scores, out);
+    }
+
     /// A committed token of a choice. When streaming, whole server-sent events or lines go to `out`. `Some(n)`: a stop string
     /// matched, the first `n` tokens of this choice count; no further token of it is delivered.
-    fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<u32>;
+    fn on_token(
+        &mut self,
+        choice: usize,
+        token: u32,
+        model: u8,
+        logprobs: Option<Box<TokenLogprobs>>,
+        out: &mut Vec<u8>,
+    ) -> Option<u32>;
 
     /// A choice has ended, not by failure. After the last one the events that close the stream follow.
     fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>);
