@@ -120,8 +120,8 @@ impl Story {
         Story { tokenizer, steps }
     }
 
-    /// The checkpoints of the small and the large model.
-    pub fn write(&self) -> [PathBuf; 2] {
+    /// The small and the large model.
+    pub fn scripts(&self) -> [Script; 2] {
         [0, 1].map(|model| {
             let mut script = Script::new(&self.tokenizer);
             let mut before = [self.tokenizer.control(START); 2];
@@ -130,8 +130,13 @@ impl Story {
                 before.iter().for_each(|token| script.say(*token, step.says[model], logit));
                 before = step.says;
             }
-            script.write(["small", "large"][model], &self.tokenizer)
+            script
         })
+    }
+
+    /// Their checkpoints.
+    pub fn write(&self) -> [PathBuf; 2] {
+        self.scripts().map(|script| script.write("story", &self.tokenizer))
     }
 
     /// Token ids and writers of the whole answer, the end included.
