@@ -126,7 +126,7 @@ impl Answer {
     /// A choice is over. The last one ends the answer.
     pub fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {
         if let FinishReason::Failed(why) = reason {
-            return self.on_error(ApiError::engine(why.to_string()), out);
+            return self.on_error(ApiError::from_failure(why), out);
         }
         if self.error.is_some() {
             return;
@@ -211,6 +211,11 @@ impl Answer {
     /// Tokens of all prompts.
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
+    }
+
+    /// The id in its body and events.
+    pub fn id(&self) -> &str {
+        &self.head.id
     }
 
     /// Name of the route's router, for the header `x-token-routing`.
