@@ -31,7 +31,12 @@ pub(super) fn answer(context: &Arc<AnswerContext>, body: &Value, sink: Sink) -> 
     answer_with(&fixtures::limits(&context.text, 4096), context, body, sink)
 }
 
-pub(super) fn answer_with(limits: &ApiLimits, context: &Arc<AnswerContext>, body: &Value, sink: Sink) -> Answer {
+pub(super) fn answer_with(
+    limits: &ApiLimits,
+    context: &Arc<AnswerContext>,
+    body: &Value,
+    sink: Sink,
+) -> Answer {
     let body = body.to_string();
     let request = match body.contains("\"messages\"") {
         true => parse_chat(body.as_bytes(), limits, &context.text),
