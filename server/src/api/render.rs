@@ -46,6 +46,8 @@ pub(crate) struct ChunkChoice<'a> {
     pub finish: Option<&'a Finish>,
     /// Tokens told of with this chunk.
     pub tokens: Range<usize>,
+    /// What is told about them.
+    pub logprobs: Value,
 }
 
 impl ChunkChoice<'_> {
@@ -56,7 +58,7 @@ impl ChunkChoice<'_> {
             ApiKind::Completion => drop(map.insert("text".into(), self.delta.content.clone().into())),
             ApiKind::Chat => drop(map.insert("delta".into(), self.delta().into())),
         }
-        finish_members(&mut map, self.finish);
+        finish_members(&mut map, self.finish, self.logprobs.clone());
         token_members(&mut map, request, choice, self.tokens.clone());
         if let (ApiKind::Completion, Some(ids)) = (request.kind, prompt) {
             map.insert("prompt_token_ids".into(), ids.into());
@@ -83,6 +85,7 @@ pub(crate) fn body_choice(
     index: usize,
     choice: &Choice,
     prompt: Option<&[u32]>,
+    logprobs: Value,
 ) -> Value {
     let mut map = Map::new();
     map.insert("index".into(), index.into());
@@ -90,7 +93,7 @@ pub(crate) fn body_choice(
         ApiKind::Completion => drop(map.insert("text".into(), choice.whole.content.clone().into())),
         ApiKind::Chat => drop(map.insert("message".into(), message(&choice.whole).into())),
     }
-    finish_members(&mut map, choice.finish.as_ref());
+    finish_members(&mut map, choice.finish.as_ref(), logprobs);
     token_members(&mut map, request, choice, 0..choice.ids.len());
     if let (ApiKind::Completion, Some(ids)) = (request.kind, prompt) {
         map.insert("prompt_token_ids".into(), ids.into());
@@ -106,8 +109,8 @@ fn message(whole: &Delta) -> Map<String, Value> {
     message
 }
 
-fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>) {
-    map.insert("logprobs".into(), Value::Null);
+fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>, logprobs: Value) {
+    map.insert("logprobs".into(), logprobs);
     map.insert("finish_reason".into(), finish.map_or(Value::Null, |finish| finish.reason.into()));
     map.insert("stop_reason".into(), finish.map_or(Value::Null, |finish| finish.stop_reason.clone()));
 }
