@@ -52,11 +52,13 @@ pub(crate) struct Choice {
 impl Choice {
     pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>, echo: Option<Arc<Echo>>) -> Self {
         let chars = echo.as_ref().map_or(0, |echo| echo.chars);
+        let mut detok = match &echo {
+            Some(echo) => echo.detokenizer(),
+            None => Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+        };
+        detok.show(request.output.tags());
         Self {
-            detok: match &echo {
-                Some(echo) => echo.detokenizer(),
-                None => Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
-            },
+            detok,
             log: request.logprobs.map(|_| Log::new(chars)),
             echo,
             echoed: false,

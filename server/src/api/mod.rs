@@ -15,6 +15,7 @@ mod json;
 mod line;
 mod logprobs;
 mod message;
+pub(crate) mod messages;
 mod models;
 mod prepare;
 mod reasoning;
@@ -24,7 +25,9 @@ mod routing;
 mod scheduling;
 mod settings;
 mod split;
+mod tokenize;
 mod tools;
+mod truncate;
 mod usage;
 mod validate;
 
@@ -40,7 +43,9 @@ pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
 pub use settings::{ChatSettings, ReasoningField};
 pub use split::OutputPlan;
+pub use tokenize::{detokenize, render, tokenize};
 pub use tools::ToolFormat;
+pub use truncate::Truncate;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -3,6 +3,7 @@
 use crate::api::ApiError;
 use crate::api::settings::ChatSettings;
 use crate::api::split::OutputPlan;
+use crate::api::truncate::Truncate;
 use crate::text::{RenderedPrompt, TextModel};
 use tokenrouter_engine::SamplingParams;
 use tokenrouter_scheduler::{RouteId, Threshold};
@@ -170,6 +171,8 @@ pub struct ApiRequest {
     pub max_llm_fraction: Option<f32>,
     /// A score of the whole query, 0 to 1, for routes that choose by it.
     pub query_score: Option<f32>,
+    /// Keep only the end of each prompt.
+    pub truncate: Option<Truncate>,
     /// How the text is taken apart.
     pub output: OutputPlan,
     /// Leave special tokens out of the text.
