@@ -31,6 +31,7 @@ pub use models::{ServedModel, ServedRoute, model_json, models_json};
 pub use prepare::{Prepared, prepare};
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
+pub(crate) use scheduling::words as policy_words;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
