@@ -53,7 +53,8 @@ impl ChatSettings {
         if writes("<tool_call>") && !writes("<function=") && !writes("<arg_key>") {
             return Some(ToolFormat::Hermes);
         }
-        (writes("\"parameters\"") && (writes("ipython") || writes("<|python_tag|>"))).then_some(ToolFormat::Llama3Json)
+        (writes("\"parameters\"") && (writes("ipython") || writes("<|python_tag|>")))
+            .then_some(ToolFormat::Llama3Json)
     }
 }
 
@@ -65,7 +66,8 @@ mod tests {
 
     #[test]
     fn parsers_by_the_template() {
-        let with = |template: &str| fixtures::load(&fixtures::metaspace_json(), &json!({"chat_template": template}));
+        let with =
+            |template: &str| fixtures::load(&fixtures::metaspace_json(), &json!({"chat_template": template}));
         for (template, thoughts, tools) in [
             ("{{ 1 }}", false, None),
             ("<think></think>", true, None),

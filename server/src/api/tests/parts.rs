@@ -3,8 +3,8 @@
 use super::answer::{Chain, answer_with, chain, play, usage};
 use super::stream::events;
 use crate::api::{ApiLimits, ChatSettings, ReasoningField, Sink, ToolFormat, fixtures};
-use crate::text::fixtures as text;
 use crate::text::TextModel;
+use crate::text::fixtures as text;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokenrouter_scheduler::FinishReason;
@@ -41,7 +41,12 @@ fn whole(settings: &ChatSettings, request: &Value, chain: &Chain, reason: &Finis
 }
 
 /// A streamed answer put together again as a client would, with its usage.
-fn streamed(settings: &ChatSettings, request: &Value, chain: &Chain, reason: &FinishReason) -> (Value, Value) {
+fn streamed(
+    settings: &ChatSettings,
+    request: &Value,
+    chain: &Chain,
+    reason: &FinishReason,
+) -> (Value, Value) {
     let context = fixtures::context(&model());
     let limits = ApiLimits { chat: settings.clone(), ..fixtures::limits(&context.text, 4096) };
     let mut request = request.clone();
@@ -95,7 +100,11 @@ fn add_call(message: &mut Value, delta: &Value) {
         return;
     }
     let keys: Vec<_> = delta.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!((keys, index), (vec!["index", "function"], calls.len() - 1), "later pieces are arguments only");
+    assert_eq!(
+        (keys, index),
+        (vec!["index", "function"], calls.len() - 1),
+        "later pieces are arguments only"
+    );
     assert_eq!(delta["function"].as_object().unwrap().len(), 1);
     append(&mut calls[index]["function"]["arguments"], &delta["function"]["arguments"]);
 }
@@ -156,9 +165,15 @@ fn thoughts_in_every_setting() {
         let tokens = with_end(&model, text);
         let (choice, usage) = whole(settings, &request, &tokens, &FinishReason::Eos(264));
         let message = &choice["message"];
-        assert_eq!((&message["content"], &message["reasoning_content"]), (&content, &thoughts), "{text} {more}");
+        assert_eq!(
+            (&message["content"], &message["reasoning_content"]),
+            (&content, &thoughts),
+            "{text} {more}"
+        );
         let counted = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
-        let thought = *settings == on && text.contains("abc") && message["content"].as_str().is_none_or(|c| !c.contains("abc"));
+        let thought = *settings == on
+            && text.contains("abc")
+            && message["content"].as_str().is_none_or(|c| !c.contains("abc"));
         assert_eq!(counted > 0, thought, "{text} {more}");
         same_for_every_length(settings, &request, &tokens, &FinishReason::Eos(264));
         // The same bytes one by one.
@@ -251,10 +266,16 @@ fn calls_become_tool_calls() {
     // A call alone: no content. Cut by the length: `length`, even though a call has begun.
     let alone = with_end(&model, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>");
     let (choice, _) = whole(&settings(), &request, &alone, &FinishReason::Eos(264));
-    assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&Value::Null, &json!("tool_calls")));
+    assert_eq!(
+        (&choice["message"]["content"], &choice["finish_reason"]),
+        (&Value::Null, &json!("tool_calls"))
+    );
     let cut: Chain = alone[..alone.len() - 6].to_vec();
     let (choice, _) = whole(&settings(), &request, &cut, &FinishReason::Length);
-    assert_eq!((&choice["message"]["tool_calls"][0]["function"]["name"], &choice["finish_reason"]), (&json!("f"), &json!("length")));
+    assert_eq!(
+        (&choice["message"]["tool_calls"][0]["function"]["name"], &choice["finish_reason"]),
+        (&json!("f"), &json!("length"))
+    );
 }
 
 #[test]
@@ -263,10 +284,19 @@ fn without_tools_or_with_choice_none_the_text_stays() {
     let tokens = with_end(&model(), text);
     for more in [json!({}), json!({"tools": []}), json!({"tools": tools(), "tool_choice": "none"})] {
         let (choice, _) = whole(&settings(), &ask(&more), &tokens, &FinishReason::Eos(264));
-        assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(text), &json!("stop")), "{more}");
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!(text), &json!("stop")),
+            "{more}"
+        );
     }
     let broken = "<tool_call>{\"name\": \"f\", \"arguments\": nothing}</tool_call>";
-    let (choice, _) = whole(&settings(), &ask(&json!({"tools": tools()})), &with_end(&model(), broken), &FinishReason::Eos(264));
+    let (choice, _) = whole(
+        &settings(),
+        &ask(&json!({"tools": tools()})),
+        &with_end(&model(), broken),
+        &FinishReason::Eos(264),
+    );
     assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(broken), &json!("stop")));
 }
 
@@ -278,11 +308,15 @@ fn lines_carry_thoughts_and_calls() {
     let tokens = chain(&context.text, text);
     for stream in [true, false] {
         let request = ask(&json!({"tools": tools(), "stream": stream}));
-        let (mut out, mut answer) = (Vec::new(), answer_with(&limits, &context, &request, Sink::Lines(json!(1))));
+        let (mut out, mut answer) =
+            (Vec::new(), answer_with(&limits, &context, &request, Sink::Lines(json!(1))));
         play(&mut answer, &[(tokens.clone(), FinishReason::Stop)], &mut out);
         let mut message = json!({"role": "assistant", "text": ""});
-        let lines: Vec<Value> =
-            std::str::from_utf8(&out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Value> = std::str::from_utf8(&out)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         for line in lines.iter().filter(|line| line["event"] == "token" || line["event"] == "finish") {
             append(&mut message["text"], &line["text"]);
             if let Some(thought) = line.get("reasoning_content") {

@@ -238,7 +238,12 @@ fn what_is_missing_is_422_and_never_ignored() {
         }
     }
     both_refused("chat_template", &json!("{{ 1 }}"), 422, "chat_template", "not allowed here");
-    refused(completion(&json!({"prompt": "hi", "documents": [{}]})), 422, "documents", "no template to show them");
+    refused(
+        completion(&json!({"prompt": "hi", "documents": [{}]})),
+        422,
+        "documents",
+        "no template to show them",
+    );
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `/tokenize`, `/detokenize`, `render`, and prompts cut to their end.
 
 use crate::api::{
-    ApiError, ApiLimits, ChatSettings, detokenize, fixtures, parse_chat, parse_completion, prepare, render, tokenize,
+    ApiError, ApiLimits, ChatSettings, detokenize, fixtures, parse_chat, parse_completion, prepare, render,
+    tokenize,
 };
 use crate::text::TextModel;
 use crate::text::fixtures as text;
@@ -98,7 +99,12 @@ fn bad_bodies_are_refused_with_the_field() {
         (tokenize, json!({"prompt": "a", "model": "secret"}), 404, "model"),
         (tokenize, json!({"prompt": "a", "add_special_tokens": 1}), 400, "add_special_tokens"),
         (tokenize, json!({"messages": []}), 400, "messages"),
-        (tokenize, json!({"messages": [{"role": "user", "content": "a"}], "chat_template": "secret"}), 422, "chat_template"),
+        (
+            tokenize,
+            json!({"messages": [{"role": "user", "content": "a"}], "chat_template": "secret"}),
+            422,
+            "chat_template",
+        ),
         (render, json!({"prompt": "a"}), 400, "messages"),
     ];
     for (call, body, status, param) in table {
@@ -106,7 +112,12 @@ fn bad_bodies_are_refused_with_the_field() {
         assert_eq!((error.status, error.param.as_deref()), (status, Some(param)), "{body}");
         assert!(!error.message.contains("secret"));
     }
-    assert_eq!(ask(tokenize, &text::metaspace(), &json!({"messages": [{"role": "user", "content": "a"}]})).unwrap_err().status, 422);
+    assert_eq!(
+        ask(tokenize, &text::metaspace(), &json!({"messages": [{"role": "user", "content": "a"}]}))
+            .unwrap_err()
+            .status,
+        422
+    );
 }
 
 #[test]
@@ -119,7 +130,8 @@ fn prompts_are_cut_only_when_asked() {
         Ok::<_, ApiError>((prepared[0].ids.clone(), prepared[0].max_new_tokens))
     };
     let prompt: Vec<u32> = (0..80).collect();
-    let body = |cut: Value, max: Value| json!({"prompt": prompt, "truncate_prompt_tokens": cut, "max_tokens": max});
+    let body =
+        |cut: Value, max: Value| json!({"prompt": prompt, "truncate_prompt_tokens": cut, "max_tokens": max});
     assert_eq!(lengths(&body(Value::Null, json!(4))).unwrap_err().code, Some("context_length_exceeded"));
     assert_eq!(lengths(&body(json!(10), json!(4))), Ok((prompt[70..].to_vec(), 4)));
     assert_eq!(lengths(&body(json!(-1), json!(4))), Ok((prompt[20..].to_vec(), 4)));
@@ -127,7 +139,8 @@ fn prompts_are_cut_only_when_asked() {
     assert_eq!(lengths(&body(json!(64), json!(4))).unwrap_err().code, Some("context_length_exceeded"));
     let long = json!({"prompt": "12 ".repeat(5000), "truncate_prompt_tokens": 5});
     assert_eq!(lengths(&long).unwrap().0.len(), 5);
-    let chat = json!({"messages": [{"role": "user", "content": "12 ".repeat(5000)}], "truncate_prompt_tokens": -1});
+    let chat =
+        json!({"messages": [{"role": "user", "content": "12 ".repeat(5000)}], "truncate_prompt_tokens": -1});
     let request = parse_chat(chat.to_string().as_bytes(), &limits, &demo).unwrap();
     let prepared = prepare(&request, &demo, &limits).unwrap();
     assert_eq!((prepared[0].ids.len(), prepared[0].max_new_tokens), (63, 1));
@@ -135,7 +148,8 @@ fn prompts_are_cut_only_when_asked() {
 
 #[test]
 fn a_template_of_the_request_where_it_is_allowed() {
-    let config = json!({"chat_template": [{"name": "default", "template": "d"}, {"name": "other", "template": "o"}]});
+    let config =
+        json!({"chat_template": [{"name": "default", "template": "d"}, {"name": "other", "template": "o"}]});
     let model = text::load(&text::byte_level_json(), &config);
     let chat = ChatSettings { request_template: true, ..ChatSettings::default() };
     let limits = ApiLimits { chat, ..fixtures::limits(&model, 64) };

@@ -152,7 +152,8 @@ fn sources_in_their_order() {
 
 #[test]
 fn a_last_message_goes_on() {
-    let go_on = ChatOptions { continue_final_message: true, add_generation_prompt: false, ..ChatOptions::default() };
+    let go_on =
+        ChatOptions { continue_final_message: true, add_generation_prompt: false, ..ChatOptions::default() };
     let run = |template: &str, messages: Value| {
         let model = with_template(template);
         let prompt = model.chat_prompt(&messages, &go_on)?;
