@@ -29,6 +29,7 @@ mod ranks;
 pub mod scores;
 mod start;
 pub mod status;
+pub mod tally;
 
 #[cfg(feature = "cuda-host")]
 pub use cuda::{CudaStartError, DeviceTooSmall};

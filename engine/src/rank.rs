@@ -17,7 +17,9 @@ use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::router::SignalSet;
-use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
+use tokenrouter_scheduler::{
+    Core, Effect, FailKind, FinishReason, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row, RowFault,
+};
 
 use crate::executor::{Executor, POLL_WAIT, wake_on_time};
 use crate::faults::FaultOptions;
@@ -95,11 +97,13 @@ struct Running {
 impl RankLoop {
     /// Runs until `Shutdown`, or until the server's end of the command queue is dropped.
     pub(crate) fn run(self) {
+        let started = Instant::now();
+        self.status.start_clock(started);
         let _ended = Ended { status: self.status.clone(), wake: self.wake.clone() };
         let mut running = Running {
             watch: Watch::new(self.faults),
             parts: self,
-            started: Instant::now(),
+            started,
             requests: HashMap::new(),
             live: Vec::new(),
             outgoing: Vec::new(),
@@ -421,6 +425,10 @@ impl Running {
                     if entry.as_ref().is_some_and(|l| l.client == client) {
                         *entry = None;
                     }
+                    if let FinishReason::Failed(FailKind::Row { model, fault: RowFault::NonFinite }) = &reason
+                    {
+                        self.parts.status.models[model.index()].nonfinite.fetch_add(1, Relaxed);
+                    }
                     self.outgoing.push(ClientEvent::Finished { client, reason, usage });
                 }
             }
@@ -451,6 +459,10 @@ impl Running {
 
     fn publish(&self) {
         self.parts.status.publish(&self.parts.core.counters(), self.parts.models, self.now());
+        for model in 0..self.parts.models {
+            let ungraphed = self.parts.executor.ungraphed(ModelId(model as u8));
+            self.parts.status.set_ungraphed(model, ungraphed);
+        }
     }
 }
 

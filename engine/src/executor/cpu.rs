@@ -36,7 +36,7 @@ impl RankExecutor {
     pub fn cpu(models: Vec<CpuModel>, wake: Notify) -> std::io::Result<Self> {
         let placed = |model: &CpuModel| Placed {
             devices: model.parts.iter().map(|(rank, _)| *rank).collect(),
-            graph: Box::new(|_| None),
+            graph: Box::new(|_| Err(super::NoGraph::Off)),
             limits: model.limits,
         };
         let placed = models.iter().map(placed).collect();

@@ -12,7 +12,7 @@ use tokenrouter_scheduler::ModelId;
 use super::device::RankDevice;
 use super::record::{GraphKey, LaunchRecord, RankDone, Room};
 use super::thread::{RankEvent, RankThread};
-use crate::executor::{Executor, Notify};
+use crate::executor::{Executor, NoGraph, Notify, Ungraphed};
 use crate::step::{Step, StepLimits};
 
 /// Why a part fails whose rank is gone.
@@ -60,6 +60,8 @@ struct ModelState {
     travels: bool,
     graph: GraphKey,
     limits: StepLimits,
+    /// Steps that ran uncaptured though something was captured.
+    ungraphed: Ungraphed,
     spare: Option<Box<Step>>,
     flight: Option<Flight>,
     /// No further step of it can work.
@@ -109,6 +111,7 @@ impl RankExecutor {
                 travels,
                 graph: model.graph,
                 limits: model.limits,
+                ungraphed: Ungraphed::default(),
                 spare,
                 flight: None,
                 broken: false,
@@ -221,7 +224,12 @@ impl Executor for RankExecutor {
         self.seq += 1;
         let state = &mut self.models[model.index()];
         let graph = (state.graph)(&step);
-        let record = Arc::new(LaunchRecord::new(self.seq, graph, step, state.travels));
+        match graph {
+            Ok(_) | Err(NoGraph::Off) => {}
+            Err(NoGraph::Size) => state.ungraphed.size += 1,
+            Err(NoGraph::Attention) => state.ungraphed.attention += 1,
+        }
+        let record = Arc::new(LaunchRecord::new(self.seq, graph.ok(), step, state.travels));
         let waiting = state.ranks.iter().fold(0, |set, rank| set | 1 << rank);
         state.flight = Some(Flight { record: record.clone(), waiting, room: Room::default(), failure: None });
         // The others first: they have to wake up.
@@ -261,6 +269,10 @@ impl Executor for RankExecutor {
     fn recycle(&mut self, step: Box<Step>) {
         let model = step.model;
         self.models[model.index()].spare = Some(step);
+    }
+
+    fn ungraphed(&self, model: ModelId) -> Ungraphed {
+        self.models[model.index()].ungraphed
     }
 
     fn broken(&mut self) -> Option<(ModelId, String)> {
