@@ -142,6 +142,11 @@ impl Account {
         self.writable().preemptions += 1;
     }
 
+    /// Others write in the place of a lost model.
+    pub(crate) fn degrade(&mut self) {
+        self.writable().degraded = true;
+    }
+
     /// Only the tokens by these writers count.
     pub(crate) fn recount(&mut self, writers: &[u8]) {
         let usage = self.writable();

@@ -5,7 +5,9 @@ mod routes;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
+use tokenrouter_engine::{
+    EngineConfig, EngineError, EngineHandle, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+};
 use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
 
@@ -152,6 +154,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
+        faults: FaultOptions::default(),
     })
 }
 

@@ -26,6 +26,7 @@ pub mod paint;
 pub mod plan;
 pub mod serve;
 pub mod simulate;
+pub mod sources;
 pub mod text;
 
 pub use tokenrouter_scheduler::router::Registry;
