@@ -5,7 +5,7 @@ use crate::api::message;
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
 use crate::api::routing::spans;
 use crate::api::split::Delta;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// What every chunk and body of one response repeats.
