@@ -12,7 +12,7 @@ const DEFAULT_COMPLETION_TOKENS: usize = 16;
 pub struct Prepared {
     /// Token ids of the prompt, at least one.
     pub ids: Vec<u32>,
-    /// Most tokens to write, at least one; together they fit the context.
+    /// Most tokens to write, at least one unless the prompt is given back; together they fit the context.
     pub max_new_tokens: u32,
 }
 

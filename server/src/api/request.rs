@@ -145,8 +145,12 @@ pub struct ApiRequest {
     pub continuous_usage: bool,
     /// Report token ids.
     pub return_token_ids: bool,
-    /// Most tokens to write, when the client said so.
+    /// Most tokens to write, when the client said so; 0 only with `echo`.
     pub max_tokens: Option<u32>,
+    /// Log-probabilities are wanted, and those of so many of the likeliest tokens beside each (0 to 20).
+    pub logprobs: Option<u8>,
+    /// Give the prompt back in front of the answer; its log-probabilities too, if any are wanted.
+    pub echo: bool,
     /// Sampling parameters.
     pub sampling: SamplingParams,
     /// Seed of every draw, when the client gave one (the bits of its signed number).

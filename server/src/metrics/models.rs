@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use tokenrouter_engine::ModelStatus;
-use tokenrouter_engine::status::{FED_BUCKETS, PHASE_NAMES};
+use tokenrouter_engine::status::{FED_BUCKETS, ModelState, PHASE_NAMES};
 use tokenrouter_engine::tally::{ROW_BUCKETS, TIME_BOUNDS, TIME_BUCKETS, Tally};
 
 use super::histogram::Histogram;
@@ -89,6 +89,16 @@ pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>)
     for (model, status) in models {
         page.float(&[("model", model)], get(&status.busy) as f64 * 1e-9);
     }
+    page.gauge("tokenrouter:model_state", "1 for the state that a model is in: ready, stalled or lost.");
+    for (model, status) in models {
+        for state in [ModelState::Ready, ModelState::Stalled, ModelState::Lost] {
+            page.sample(&[("model", model), ("state", state.name())], u8::from(status.state() == state));
+        }
+    }
+    page.counter("tokenrouter:model_losses_total", "How often a model was lost.");
+    for (model, status) in models {
+        page.sample(&[("model", model)], get(&status.losses));
+    }
     let now = facts.status.clock();
     page.gauge(
         "tokenrouter:last_step_age_seconds",
@@ -101,6 +111,7 @@ pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>)
     for (model, status) in models {
         page.sample(&[("model", model), ("reason", "size")], get(&status.ungraphed_size));
         page.sample(&[("model", model), ("reason", "attention")], get(&status.ungraphed_attention));
+        page.sample(&[("model", model), ("reason", "scores")], get(&status.ungraphed_scores));
     }
 }
 

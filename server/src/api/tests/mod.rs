@@ -1,5 +1,6 @@
 mod answer;
 mod lines;
+mod logprobs;
 mod parts;
 mod prepare;
 mod requests;
