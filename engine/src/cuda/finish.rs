@@ -2,8 +2,8 @@
 
 use half::bf16;
 use tokenrouter_kernels::cuda::{
-    Communicator, CudaError, LinearArgs, NamedArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs, UnshardArgs,
-    copy_to_host_async,
+    Communicator, CudaError, LinearArgs, NamedArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs,
+    UnshardArgs, copy_to_host_async,
 };
 
 use super::arena::Exchange;

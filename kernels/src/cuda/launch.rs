@@ -6,8 +6,8 @@
 use cudarc::driver::CudaStream;
 
 use super::args::{
-    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs,
-    SiluArgs, StatsArgs, UnshardArgs,
+    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs,
+    SignalArgs, SiluArgs, StatsArgs, UnshardArgs,
 };
 use super::error::CudaError;
 use super::load::Kernels;

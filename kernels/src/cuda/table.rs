@@ -1,8 +1,8 @@
 //! The kernel table: names, argument sizes, block sizes, dynamic shared memory. Tests compare it with the kernels.
 
 use super::args::{
-    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
-    StatsArgs, UnshardArgs,
+    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs,
+    SignalArgs, SiluArgs, StatsArgs, UnshardArgs,
 };
 use super::head_args::{HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 
