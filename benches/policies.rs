@@ -10,7 +10,7 @@ use std::path::Path;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    RouteConfig, SamplingParams,
+    FaultOptions, RouteConfig, SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{CountTable, Handoff, Policy, Thresholds};
@@ -38,6 +38,7 @@ fn start(policy: Policy) -> EngineHandle {
         policy,
         handoff: Handoff::default(),
         planner: None,
+        faults: FaultOptions::default(),
         device: DeviceKind::Cpu,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,

@@ -13,6 +13,7 @@ pub mod decoder;
 pub mod device;
 pub mod error;
 pub mod executor;
+pub mod faults;
 pub mod heads;
 mod logprobs;
 pub mod model;
@@ -28,16 +29,18 @@ mod ranks;
 pub mod scores;
 mod start;
 pub mod status;
+pub mod tally;
 
 #[cfg(feature = "cuda-host")]
 pub use cuda::{CudaStartError, DeviceTooSmall};
 pub use device::{CudaOptions, DeviceKind, check_devices};
+pub use faults::FaultOptions;
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
 };
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
-pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
-pub use status::{EngineState, EngineStatus, ModelStatus};
+pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start, start_wrapped};
+pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};

@@ -27,6 +27,17 @@ pub enum Handoff {
     Readmit,
 }
 
+/// What becomes of requests that need a model which is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerLoss {
+    /// They fail by name ([`crate::FailKind::ModelLost`]); those that never come to need it go on.
+    #[default]
+    Fail,
+    /// The models that are left write in its place, within the budget of the request, and its account says so
+    /// ([`crate::Usage::degraded`]). Without one that is left, or may write on, they fail.
+    Continue,
+}
+
 /// The shape of a core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
@@ -210,6 +221,11 @@ pub enum SubmitError {
         /// That model.
         entry: ModelId,
     },
+    /// The request starts at a model that is lost, and none may write in its place.
+    ModelLost {
+        /// That model.
+        model: ModelId,
+    },
 }
 
 impl fmt::Display for SubmitError {
@@ -245,6 +261,7 @@ impl fmt::Display for SubmitError {
             Self::EntryOutOfReach { entry } => {
                 write!(f, "the router starts the request at {entry}, which is outside its reach")
             }
+            Self::ModelLost { model } => write!(f, "{model} is lost, and the request would start there"),
         }
     }
 }

@@ -5,6 +5,7 @@ mod audit;
 mod complete;
 mod decide;
 mod form;
+mod lose;
 mod memory;
 mod plan;
 #[cfg(test)]
@@ -12,7 +13,7 @@ pub(crate) mod planted;
 pub(crate) mod standing;
 mod terms;
 
-use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
+use crate::config::{ConfigError, CoreConfig, NewRequest, PeerLoss, SubmitError};
 use crate::estimate::{Estimates, Overlap};
 use crate::event::{Batch, Effect, FinishReason, Row};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
@@ -48,6 +49,8 @@ pub struct Counters {
     pub terminals: Terminals,
     /// Handoffs, `[from][to]`.
     pub handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    /// Those of them at which the candidate was dropped, so that the other model writes that position.
+    pub drops: [[u64; MAX_MODELS]; MAX_MODELS],
     /// Batches launched.
     pub launches: [u64; MAX_MODELS],
     /// Launches that happened only because the guard time had passed.
@@ -80,6 +83,7 @@ pub struct Core {
     scratch: Scratch,
     admitted: usize,
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    drops: [[u64; MAX_MODELS]; MAX_MODELS],
     guard_launches: u64,
     preemptions: u64,
     /// The first in order of the admitted requests that lack a page.
@@ -98,6 +102,10 @@ pub struct Core {
     pilot: Option<Box<Pilot>>,
     /// Per model: those that never run beside it.
     apart: [ModelSet; MAX_MODELS],
+    /// Models that take no steps.
+    lost: ModelSet,
+    /// What becomes of those who need them.
+    on_loss: PeerLoss,
     /// Admitted requests that may visit more than one model.
     routed: usize,
     /// Something has changed since the last decision.
@@ -144,6 +152,7 @@ impl Core {
             scratch: Scratch::new(most_rows),
             admitted: 0,
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
+            drops: [[0; MAX_MODELS]; MAX_MODELS],
             guard_launches: 0,
             preemptions: 0,
             hungry: None,
@@ -156,6 +165,8 @@ impl Core {
             inputs: PolicyInputs::default(),
             pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
             apart: [ModelSet::EMPTY; MAX_MODELS],
+            lost: ModelSet::EMPTY,
+            on_loss: PeerLoss::Fail,
             routed: 0,
             epoch: false,
             views: vec![ModelView::default(); config.models.len()],
@@ -169,7 +180,8 @@ impl Core {
     /// Accepts a request, or says why not. It waits until a [`Core::launch`] admits it.
     pub fn submit(&mut self, now: Nanos, new: NewRequest) -> Result<RequestId, SubmitError> {
         self.now = now;
-        let (terms, entry) = self.check(&new)?;
+        let (terms, wanted) = self.check(&new)?;
+        let entry = self.start_at(new.route, terms, wanted)?;
         if self.waiting.len() >= self.config.max_waiting {
             // Many may arrive in one turn: the ones that fit need not wait for its end.
             self.admit();
@@ -179,7 +191,10 @@ impl Core {
             return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
         }
         self.spend(&new, terms);
-        let account = self.ledger.open(now, new.prompt.len() as u32, terms);
+        let mut account = self.ledger.open(now, new.prompt.len() as u32, terms);
+        if entry != wanted {
+            account.degrade();
+        }
         let id = self.table.insert(Request::new(new, entry, account, self.ledger.opened));
         self.enqueue(id.slot());
         Ok(id)
@@ -405,6 +420,7 @@ impl Core {
             pages: self.pages.counts(),
             terminals: self.ledger.closed,
             handoffs: self.handoffs,
+            drops: self.drops,
             guard_launches: self.guard_launches,
             preemptions: self.preemptions,
             ..Counters::default()

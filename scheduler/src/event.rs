@@ -177,6 +177,11 @@ pub enum FailKind {
         /// Candidates dropped since the last committed token.
         drops: u32,
     },
+    /// It needed a model that is lost, see [`crate::Core::lose`].
+    ModelLost {
+        /// That model.
+        model: ModelId,
+    },
 }
 
 impl fmt::Display for FailKind {
@@ -190,6 +195,7 @@ impl fmt::Display for FailKind {
             Self::NoProgress { drops } => {
                 write!(f, "the router discarded {drops} candidates in a row without keeping one")
             }
+            Self::ModelLost { model } => write!(f, "{model} is lost, and the request needs it"),
         }
     }
 }
@@ -209,6 +215,8 @@ pub struct Usage {
     pub discarded: [u32; MAX_MODELS],
     /// Rows run.
     pub steps: [u32; MAX_MODELS],
+    /// Tokens fed, those of rows that sampled included.
+    pub fed: [u32; MAX_MODELS],
     /// Tokens fed only to fill the cache: no candidate was sampled after them.
     pub prefill: [u32; MAX_MODELS],
     /// Moves between models.
@@ -221,6 +229,9 @@ pub struct Usage {
     pub times: Times,
     /// Where its time went, up to its end.
     pub spent: Spent,
+    /// A model of its route was lost, and others wrote in its place ([`crate::PeerLoss::Continue`]): the answer is not
+    /// the one that the whole route gives.
+    pub degraded: bool,
 }
 
 #[cfg(test)]
@@ -235,6 +246,10 @@ mod tests {
         assert_eq!(step.to_string(), "a step of model 0 failed: device lost");
         let reach = FailKind::OutOfReach { from: ModelId(0), to: ModelId(5) }.to_string();
         assert!(reach.contains("model 0") && reach.contains("model 5"), "{reach}");
+        assert_eq!(
+            FailKind::ModelLost { model: ModelId(1) }.to_string(),
+            "model 1 is lost, and the request needs it"
+        );
         assert!(FailKind::NoProgress { drops: 64 }.to_string().contains("64"));
     }
 }

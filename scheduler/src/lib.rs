@@ -70,7 +70,7 @@ mod times;
 mod walk;
 
 pub use crate::config::{
-    CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, SubmitError,
+    CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, PeerLoss, SubmitError,
 };
 pub use crate::core::{Core, Counters};
 pub use crate::event::{

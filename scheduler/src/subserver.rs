@@ -12,6 +12,8 @@ pub(crate) struct Subserver {
     pub(crate) queue: Queue,
     batch: Batch,
     in_flight: bool,
+    /// Its device works at a step that was given up when the model was lost.
+    pub(crate) abandoned: bool,
     /// Per row of the batch: the row that writes what it reads, or [`crate::pages::NO_ROW`].
     pub(crate) reads: Vec<u32>,
     /// Per model: running requests of the batch in flight that sample and may go there.
@@ -37,6 +39,7 @@ impl Subserver {
             queue: Queue::default(),
             batch,
             in_flight: false,
+            abandoned: false,
             reads: Vec::with_capacity(most_rows),
             goes_to: [0; MAX_MODELS],
             running: 0,
@@ -93,6 +96,12 @@ impl Subserver {
         assert!(self.in_flight, "{} has no batch in flight", self.model);
         self.in_flight = false;
         std::mem::take(&mut self.batch.rows)
+    }
+
+    /// As [`Subserver::land`], although the device still works at the batch.
+    pub(crate) fn abandon(&mut self) -> Vec<Row> {
+        self.abandoned = true;
+        self.land()
     }
 
     pub(crate) fn give_back(&mut self, mut rows: Vec<Row>) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    RouteConfig, SamplingParams, TokenLogprobs,
+    FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -38,6 +38,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         policy: Policy::default(),
         handoff: Handoff::default(),
         planner: None,
+        faults: FaultOptions::default(),
     }
 }
 

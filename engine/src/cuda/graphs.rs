@@ -9,6 +9,7 @@ use super::attention::{AttnLimits, Wave};
 use super::block::{Front, Plan, ResultMap};
 use super::shape::Shape;
 use super::stage::spans;
+use crate::executor::NoGraph;
 use crate::ranks::GraphKey;
 use crate::step::Step;
 
@@ -108,8 +109,13 @@ pub(super) fn graph_key(buckets: Vec<u32>, attention: AttnLimits, max_rows: usiz
     Box::new(move |step: &Step| {
         let (tokens, rows) = (step.ids.len(), step.rows.len());
         let holds = |b: &&u32| tokens <= **b as usize && rows <= max_rows.min(**b as usize);
-        let bucket = buckets.iter().find(holds).copied().filter(|_| step.score_tokens.is_empty())?;
-        attention.one_wave(spans(step).map(|(_, tokens, start)| (tokens, start))).then_some(bucket)
+        let missing = if buckets.is_empty() { NoGraph::Off } else { NoGraph::Size };
+        let bucket = buckets.iter().find(holds).copied().ok_or(missing)?;
+        if !step.score_tokens.is_empty() {
+            return Err(NoGraph::Scores);
+        }
+        let one_wave = attention.one_wave(spans(step).map(|(_, tokens, start)| (tokens, start)));
+        if one_wave { Ok(bucket) } else { Err(NoGraph::Attention) }
     })
 }
 

@@ -20,6 +20,7 @@ mod device;
 mod devices;
 mod matrix;
 mod model;
+mod outage;
 #[cfg(test)]
 mod planted;
 mod random;
@@ -39,6 +40,7 @@ pub use coverage::{Coverage, Seen};
 pub use device::DeviceSpec;
 pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
+pub use outage::Outage;
 pub use random::Random;
 pub use random_policy::random_policy;
 pub use random_router::RandomRouter;

@@ -2,11 +2,12 @@
 
 use super::coverage::{Coverage, Seen};
 use super::device::Device;
+use super::outage::Outages;
 use super::scenario::{Action, Scenario, What};
 use super::shadow::Shadow;
 use crate::config::SubmitError;
 use crate::core::{Core, Counters};
-use crate::event::{Effect, FinishReason, Usage};
+use crate::event::{Effect, FailKind, FinishReason, Usage};
 use crate::ids::{ModelId, Nanos, PageId, RequestId};
 use std::fmt;
 
@@ -66,7 +67,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
 /// The core of a scenario.
 pub(super) fn prepare(scenario: &Scenario) -> Result<Core, SimError> {
     Core::new(scenario.config.clone(), scenario.routers())
-        .map(|core| core.exclusive(&scenario.exclusive))
+        .map(|core| core.exclusive(&scenario.exclusive).on_peer_loss(scenario.on_loss))
         .map_err(|e| SimError(format!("the scenario is not possible: {e}")))
 }
 
@@ -88,11 +89,12 @@ pub(super) fn drive(scenario: &Scenario, core: Core) -> Result<Outcome, SimError
         scenario,
         next_request: 0,
         next_action: 0,
+        outages: Outages::default(),
     };
     let mut now = 0;
     for _ in 0..MOST_TURNS {
         run.turn(now)?;
-        match run.next_time() {
+        match run.next_time(now) {
             Some(next) if next >= now => now = next,
             Some(next) => return SimError::new(format!("time runs backwards from {now} to {next}")),
             None => return run.finish(now),
@@ -111,6 +113,7 @@ struct Run<'a> {
     shadow: Shadow,
     next_request: usize,
     next_action: usize,
+    outages: Outages,
 }
 
 impl Run<'_> {
@@ -131,6 +134,9 @@ impl Run<'_> {
                     self.shadow.submitted(client, now);
                 }
                 Err(SubmitError::QueueFull { .. }) => self.coverage.add(Seen::Refused, 1),
+                Err(SubmitError::ModelLost { model }) if self.core.lost().contains(model) => {
+                    self.coverage.add(Seen::LostRefused, 1);
+                }
                 Err(e) => return SimError::new(format!("client {client} was refused: {e}")),
             }
             self.after_event(now)?;
@@ -140,6 +146,8 @@ impl Run<'_> {
             self.act(now, action)?;
             self.after_event(now)?;
         }
+        self.outages.turn(self.scenario, &mut self.core, now, &mut self.coverage);
+        self.after_event(now)?;
         let contested = self.contested_claimants();
         let launched = self.core.launch(now);
         for id in contested {
@@ -189,7 +197,8 @@ impl Run<'_> {
 
     /// Liveness, whatever the policy: while a request is admitted something runs, and nobody waits past the guard.
     fn alive(&self, now: Nanos) -> Result<(), SimError> {
-        let running = self.devices.iter().any(|d| d.ends().is_some());
+        let models = (0..self.devices.len()).map(|m| ModelId(m as u8));
+        let running = models.filter_map(|model| self.core.batch(model)).count() > 0;
         let counters = self.core.counters();
         if counters.admitted > 0 && !running {
             return SimError::new(format!("requests are ready and nothing runs: {counters:?}"));
@@ -202,6 +211,12 @@ impl Run<'_> {
 
     fn complete(&mut self, now: Nanos, model: usize) -> Result<(), SimError> {
         let id = ModelId(model as u8);
+        if self.core.is_abandoned(id) {
+            self.coverage.add(Seen::LateStep, 1);
+            self.devices[model].land_late();
+            // Late results may be anything.
+            return self.core.complete(now, id, &[]).map_err(|e| SimError(format!("late step refused: {e}")));
+        }
         match self.devices[model].land().map_err(SimError)? {
             Some(results) => self
                 .core
@@ -274,6 +289,12 @@ impl Run<'_> {
                     stream.reason = Some(reason);
                     self.coverage.add(Seen::Preemption, u64::from(usage.preemptions));
                     self.coverage.note(Seen::PreemptedTwice, usage.preemptions > 1);
+                    let reason = stream.reason.as_ref();
+                    let failed = matches!(reason, Some(FinishReason::Failed(FailKind::ModelLost { .. })));
+                    self.coverage.note(Seen::LostFailed, failed);
+                    self.coverage.note(Seen::Degraded, usage.degraded);
+                    let by_itself = matches!(reason, Some(FinishReason::Eos(_) | FinishReason::Length));
+                    self.coverage.note(Seen::DegradedEnded, usage.degraded && by_itself);
                     self.coverage.add(Seen::CachedToken, u64::from(usage.cached.iter().sum::<u32>()));
                     stream.usage = usage;
                     self.shadow
@@ -285,11 +306,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn next_time(&self) -> Option<Nanos> {
+    fn next_time(&self, now: Nanos) -> Option<Nanos> {
         let completions = self.devices.iter().filter_map(Device::ends);
         let arrival = self.scenario.requests.get(self.next_request).map(|r| r.at);
         let action = self.scenario.actions.get(self.next_action).map(|a| a.at);
-        completions.chain(arrival).chain(action).chain(self.core.wake()).min()
+        let outage = self.outages.next_time(self.scenario, &self.core, now);
+        completions.chain(arrival).chain(action).chain(self.core.wake()).chain(outage).min()
     }
 
     /// Nothing will ever happen again: then nothing may be left.

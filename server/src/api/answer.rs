@@ -26,6 +26,8 @@ pub struct AnswerContext {
     pub routes: Vec<ServedRoute>,
     /// Names of all models; the index is the one the engine reports with each token.
     pub models: Vec<String>,
+    /// Price of a million tokens fed through each model, where one is configured; missing at the end means none.
+    pub prices: Vec<Option<f64>>,
     /// Changes with what the configuration says about how requests are answered.
     pub system_fingerprint: String,
 }
@@ -145,14 +147,16 @@ impl Answer {
             Format::Lines(id) if self.request.stream => {
                 state.reported = state.ids.len();
                 let name = self.context.models.get(usize::from(model)).map_or("", String::as_str);
-                let members = [
-                    ("choice", choice.into()),
-                    ("text", delta.content.into()),
-                    ("token", token.into()),
-                    ("model", name.into()),
-                ];
                 let said = logprobs::of_token(&self.request, state, &self.context.text, state.ids.len() - 1);
-                line::write(out, id, "token", members.into_iter().chain(said.map(|said| ("logprobs", said))));
+                line::write_token(
+                    out,
+                    id,
+                    (&self.request, &self.head.id),
+                    choice,
+                    &delta,
+                    (token, name),
+                    said,
+                );
             }
             Format::Lines(_) | Format::Body => state.whole.add(delta),
             Format::Events => self.delta_chunk(choice, &delta, out),
@@ -163,7 +167,7 @@ impl Answer {
     /// A choice is over. The last one ends the answer.
     pub fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {
         if let FinishReason::Failed(why) = reason {
-            return self.on_error(ApiError::engine(why.to_string()), out);
+            return self.on_error(ApiError::from_failure(why), out);
         }
         if self.error.is_some() {
             return;
@@ -181,7 +185,7 @@ impl Answer {
                 let prompt = state.echo.as_deref().filter(|_| !self.request.stream);
                 let range = state.reported..state.ids.len();
                 let said = logprobs::member(&self.request, state, &self.context.text, range, prompt);
-                line::write_finish(out, id, &self.request, choice, state, said);
+                line::write_finish(out, id, (&self.request, &self.head.id), choice, state, said);
             }
             Format::Events => {
                 self.delta_chunk(choice, &delta, out);
@@ -236,7 +240,7 @@ impl Answer {
         let choices = choices.map(|(index, choice)| {
             let (tokens, prompt) = (0..choice.ids.len(), choice.echo.as_deref());
             let said = logprobs::member(&self.request, choice, &self.context.text, tokens, prompt);
-            body_choice(&self.request, index, choice, self.prompt_of(index), said)
+            body_choice(&self.request, &self.head.id, index, choice, self.prompt_of(index), said)
         });
         let mut body = self.head.object(&self.request, false, choices.collect());
         body.insert("usage".into(), self.totals().to_json());
@@ -255,9 +259,19 @@ impl Answer {
         self.prompt_tokens
     }
 
+    /// The id in its body and events.
+    pub fn id(&self) -> &str {
+        &self.head.id
+    }
+
     /// Name of the route's router, for the header `x-token-routing`.
     pub fn algorithm(&self) -> &str {
         self.route().map_or("", |route| route.algorithm.as_str())
+    }
+
+    /// Whether others wrote in a lost model's place, for `x-token-routing-degraded`.
+    pub fn is_degraded(&self) -> bool {
+        self.counts().is_degraded()
     }
 
     /// The share of tokens that other models than the entry model wrote, for `x-token-routing-fraction`.
@@ -274,6 +288,7 @@ impl Answer {
             prompt: self.prompt_tokens,
             completion: self.completion_tokens(),
             cached: self.cached_tokens(),
+            reasoning: self.choices.iter().map(|choice| choice.reasoning_tokens as u64).sum(),
         }
     }
 
@@ -293,7 +308,7 @@ impl Answer {
     }
 
     fn routing(&self) -> Value {
-        self.route().map_or(Value::Null, |route| self.counts().to_json(route, self.request.threshold))
+        self.route().map_or(Value::Null, |route| self.counts().to_json(route, &self.context.prices))
     }
 
     /// The prompt's tokens, when they are to be returned.
@@ -361,8 +376,8 @@ impl Answer {
         let echo = choice.echo.as_deref().filter(|_| first);
         let logprobs = logprobs::member(&self.request, choice, &self.context.text, tokens.clone(), echo);
         let chunk = ChunkChoice { index, delta, first, finish, tokens, logprobs };
-        let mut object =
-            self.head.object(&self.request, true, vec![chunk.to_json(&self.request, choice, prompt)]);
+        let chunk = chunk.to_json(&self.request, &self.head.id, choice, prompt);
+        let mut object = self.head.object(&self.request, true, vec![chunk]);
         if first {
             self.add_chat_prompt(&mut object);
         }

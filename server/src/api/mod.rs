@@ -14,13 +14,20 @@ mod fields;
 mod json;
 mod line;
 mod logprobs;
+mod message;
+pub(crate) mod messages;
 mod models;
 mod prepare;
+mod reasoning;
 mod render;
 mod request;
 mod routing;
 mod scheduling;
+mod settings;
 mod split;
+mod tokenize;
+mod tools;
+mod truncate;
 mod usage;
 mod validate;
 
@@ -31,8 +38,15 @@ pub use error::ApiError;
 pub use line::{LineRequest, parse_line};
 pub use models::{ServedModel, ServedRoute, model_json, models_json};
 pub use prepare::{Prepared, prepare};
+pub use reasoning::Thinking;
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
+pub(crate) use scheduling::words as policy_words;
+pub use settings::{ChatSettings, ReasoningField};
+pub use split::OutputPlan;
+pub use tokenize::{detokenize, render, tokenize};
+pub use tools::ToolFormat;
+pub use truncate::Truncate;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -7,6 +7,8 @@
 use crate::api::ApiError;
 use crate::api::fields::{Fields, integer};
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+use crate::api::split::OutputPlan;
+use crate::api::truncate::Truncate;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use tokenrouter_engine::{MAX_LOGPROBS, SamplingParams};
@@ -76,6 +78,8 @@ pub(crate) fn request(
         threshold: routing.threshold,
         max_llm_fraction: routing.max_llm_fraction,
         query_score: routing.query_score,
+        truncate: Truncate::parse(&fields, limits.context_len)?,
+        output: OutputPlan::default(),
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
         routing_return: routing.back,
         request_id: request_id(&fields)?,
@@ -85,13 +89,15 @@ pub(crate) fn request(
 }
 
 /// Every field some endpoint reads.
-const KNOWN: [&str; 47] = [
+const KNOWN: [&str; 50] = [
     "add_generation_prompt",
     "add_special_tokens",
     "best_of",
     "cache_salt",
+    "chat_template",
     "chat_template_kwargs",
     "continue_final_message",
+    "documents",
     "echo",
     "frequency_penalty",
     "function_call",
@@ -132,6 +138,7 @@ const KNOWN: [&str; 47] = [
     "top_k",
     "top_logprobs",
     "top_p",
+    "truncate_prompt_tokens",
     "use_beam_search",
 ];
 
@@ -298,10 +305,9 @@ fn cache_salt(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
 }
 
 /// Fields that would change the answer and are not built yet.
-const UNSUPPORTED: [&str; 12] = [
+const UNSUPPORTED: [&str; 9] = [
     "allowed_token_ids",
     "bad_words",
-    "documents",
     "guided_choice",
     "guided_grammar",
     "guided_json",
@@ -309,14 +315,16 @@ const UNSUPPORTED: [&str; 12] = [
     "logits_processors",
     "prompt_logprobs",
     "structured_outputs",
-    "truncate_prompt_tokens",
-    "chat_template",
 ];
+
+/// Fields of chats that would change the answer to a completion.
+const OF_CHATS: [&str; 2] = ["chat_template", "documents"];
 
 fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), ApiError> {
     let missing =
         |name: &str| Err(ApiError::unsupported(name, format!("{name} is not supported by this server")));
-    for name in UNSUPPORTED {
+    let chat_only = OF_CHATS.iter().filter(|_| kind == ApiKind::Completion);
+    for name in UNSUPPORTED.iter().chain(chat_only) {
         if fields.get(name).is_some() {
             return missing(name);
         }

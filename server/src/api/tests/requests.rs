@@ -181,6 +181,7 @@ fn bad_values_are_400_and_name_the_field() {
         "request_id": ["", "a b", "a\n", "é", vec!["x"], "x".repeat(129)],
         "cache_salt": ["", 1, "x".repeat(1025)],
         "priority": ["1", 0.5, true, i64::from(i32::MAX) + 1, i32::MIN],
+        "truncate_prompt_tokens": [0, -2, 65, 1.5, "1", true],
     });
     for (field, values) in cases.as_object().unwrap() {
         for value in values.as_array().unwrap() {
@@ -228,17 +229,21 @@ fn what_is_missing_is_422_and_never_ignored() {
         "guided_json": [{}],
         "structured_outputs": [{"regex": "a"}],
         "prompt_logprobs": [1],
-        "truncate_prompt_tokens": [-1, 5],
         "allowed_token_ids": [[1]],
         "bad_words": [["x"]],
-        "documents": [[{}]],
-        "chat_template": ["{{ 1 }}"],
     });
     for (field, values) in cases.as_object().unwrap() {
         for value in values.as_array().unwrap() {
             both_refused(field, value, 422, field, &format!("{field}: {value}"));
         }
     }
+    both_refused("chat_template", &json!("{{ 1 }}"), 422, "chat_template", "not allowed here");
+    refused(
+        completion(&json!({"prompt": "hi", "documents": [{}]})),
+        422,
+        "documents",
+        "no template to show them",
+    );
 }
 
 #[test]
@@ -420,9 +425,11 @@ fn tools_and_chat_options() {
         ("functions", json!([{"name": "f"}]), 422),
         ("functions", json!([]), 200),
         ("function_call", json!("none"), 200),
-        ("continue_final_message", json!(true), 422),
+        ("continue_final_message", json!(true), 200),
+        ("documents", json!([{"text": "a"}]), 200),
+        ("documents", json!(["secret"]), 400),
         ("continue_final_message", json!(false), 200),
-        ("include_reasoning", json!(false), 422),
+        ("include_reasoning", json!(false), 200),
         ("include_reasoning", json!(true), 200),
         ("reasoning_effort", json!("none"), 200),
         ("reasoning_effort", json!(3), 400),
