@@ -10,12 +10,11 @@ use crate::cli::tell;
 use crate::config::{Config, ServerSection};
 use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
-use crate::net::{App, Loading, NetConfig, Server, ServerControl};
+use crate::net::{App, Loaded, NetConfig, Server, ServerControl};
 
 /// Bound sockets and a running engine.
 pub struct Started {
-    server: Loading,
-    app: App,
+    server: Loaded,
     plan: String,
     thresholds: Vec<String>,
     name: String,
@@ -43,7 +42,8 @@ impl Started {
             routes: deployment.context.routes.clone(),
             props,
         };
-        Ok(Started { server, app, plan, thresholds, name })
+        let server = server.finish(app).map_err(|e| e.to_string())?;
+        Ok(Started { server, plan, thresholds, name })
     }
 
     /// Prints the memory plan, which thresholds are in force, and the addresses to stderr.
@@ -81,7 +81,7 @@ impl Started {
     /// # Errors
     /// When the event loop fails.
     pub fn run(self) -> Result<(), String> {
-        self.server.run(self.app).map_err(|e| e.to_string())?;
+        self.server.run().map_err(|e| e.to_string())?;
         Ok(())
     }
 }
