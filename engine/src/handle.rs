@@ -10,6 +10,7 @@ use tokenrouter_scheduler::{
     FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
+use crate::faults::FaultOptions;
 use crate::heads::HeadInfo;
 use crate::logprobs::TokenLogprobs;
 use crate::status::EngineStatus;
@@ -236,6 +237,8 @@ pub struct EngineInfo {
     pub handoff: Handoff,
     /// Whether and how launches are planned.
     pub planner: Option<PlannerConfig>,
+    /// What is done about devices that stop working.
+    pub faults: FaultOptions,
 }
 
 /// The command could not be queued.

@@ -4,6 +4,10 @@
 //! together (DESIGN rule 1). With nothing to do it parks; the server, the threads of the models and the other ranks unpark
 //! it. While a step is in flight on a device that wakes nobody, it parks for 50 microseconds at most (DESIGN rule 7).
 
+#[cfg(test)]
+mod tests;
+mod watch;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,14 +17,18 @@ use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::router::SignalSet;
-use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
+use tokenrouter_scheduler::{
+    Core, Effect, FailKind, FinishReason, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row, RowFault,
+};
 
 use crate::executor::{Executor, POLL_WAIT, wake_on_time};
+use crate::faults::FaultOptions;
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
 use crate::logprobs::{MAX_LOGPROBS, TokenLogprobs};
 use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
+use watch::Watch;
 
 /// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
 const SPIN: Duration = Duration::from_micros(20);
@@ -54,6 +62,7 @@ pub(crate) struct RankLoop {
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) models: usize,
+    pub(crate) faults: FaultOptions,
     /// Every model has an embedding for the ids below this.
     pub(crate) vocab: usize,
 }
@@ -80,6 +89,7 @@ struct Running {
     /// When the next snapshot of the planner's state is due, if something has happened since the last.
     snapshot_at: Option<Nanos>,
     last_snapshot: Nanos,
+    watch: Watch,
     draining: bool,
     stopping: bool,
 }
@@ -87,10 +97,13 @@ struct Running {
 impl RankLoop {
     /// Runs until `Shutdown`, or until the server's end of the command queue is dropped.
     pub(crate) fn run(self) {
+        let started = Instant::now();
+        self.status.start_clock(started);
         let _ended = Ended { status: self.status.clone(), wake: self.wake.clone() };
         let mut running = Running {
+            watch: Watch::new(self.faults),
             parts: self,
-            started: Instant::now(),
+            started,
             requests: HashMap::new(),
             live: Vec::new(),
             outgoing: Vec::new(),
@@ -100,6 +113,7 @@ impl RankLoop {
             stopping: false,
         };
         running.run();
+        running.leave();
     }
 }
 
@@ -130,6 +144,7 @@ impl Running {
     fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         worked |= self.take_completions();
+        worked |= self.watch();
         worked |= self.take_plan();
         worked |= self.launch();
         worked |= self.collect_effects();
@@ -149,7 +164,7 @@ impl Running {
             std::thread::park_timeout(REPORT_RETRY);
             return;
         }
-        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).min();
+        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).chain(self.watch.next()).min();
         let due = due.map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
         let poll = self.parts.executor.must_poll().then_some(POLL_WAIT);
         match due.into_iter().chain(poll).min() {
@@ -256,9 +271,14 @@ impl Running {
 
     fn take_completions(&mut self) -> bool {
         let mut worked = false;
-        while let Some(step) = self.parts.executor.poll() {
+        loop {
+            let step = self.parts.executor.poll();
+            // First: what of a broken model comes back is not delivered.
+            worked |= self.take_broken();
+            let Some(step) = step else { break };
             worked = true;
             let now = self.now();
+            self.watch.ended(step.model);
             self.parts.status.finished(step.model.index(), step.failure.is_some(), now);
             match &step.failure {
                 Some(why) => {
@@ -310,6 +330,7 @@ impl Running {
                 self.fill(&mut step, model);
                 if let Some(batch) = self.parts.core.batch(model) {
                     self.parts.status.launched(model.index(), batch, now);
+                    self.watch.launched(model, batch.fed_tokens, now);
                 }
                 self.parts.executor.launch(step);
             }
@@ -404,6 +425,11 @@ impl Running {
                     if entry.as_ref().is_some_and(|l| l.client == client) {
                         *entry = None;
                     }
+                    self.parts.status.ended(&usage);
+                    if let FinishReason::Failed(FailKind::Row { model, fault: RowFault::NonFinite }) = &reason
+                    {
+                        self.parts.status.models[model.index()].nonfinite.fetch_add(1, Relaxed);
+                    }
                     self.outgoing.push(ClientEvent::Finished { client, reason, usage });
                 }
             }
@@ -434,6 +460,10 @@ impl Running {
 
     fn publish(&self) {
         self.parts.status.publish(&self.parts.core.counters(), self.parts.models, self.now());
+        for model in 0..self.parts.models {
+            let ungraphed = self.parts.executor.ungraphed(ModelId(model as u8));
+            self.parts.status.set_ungraphed(model, ungraphed);
+        }
     }
 }
 

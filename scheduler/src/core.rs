@@ -49,6 +49,8 @@ pub struct Counters {
     pub terminals: Terminals,
     /// Handoffs, `[from][to]`.
     pub handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    /// Those of them at which the candidate was dropped, so that the other model writes that position.
+    pub drops: [[u64; MAX_MODELS]; MAX_MODELS],
     /// Batches launched.
     pub launches: [u64; MAX_MODELS],
     /// Launches that happened only because the guard time had passed.
@@ -81,6 +83,7 @@ pub struct Core {
     scratch: Scratch,
     admitted: usize,
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    drops: [[u64; MAX_MODELS]; MAX_MODELS],
     guard_launches: u64,
     preemptions: u64,
     /// The first in order of the admitted requests that lack a page.
@@ -149,6 +152,7 @@ impl Core {
             scratch: Scratch::new(most_rows),
             admitted: 0,
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
+            drops: [[0; MAX_MODELS]; MAX_MODELS],
             guard_launches: 0,
             preemptions: 0,
             hungry: None,
@@ -416,6 +420,7 @@ impl Core {
             pages: self.pages.counts(),
             terminals: self.ledger.closed,
             handoffs: self.handoffs,
+            drops: self.drops,
             guard_launches: self.guard_launches,
             preemptions: self.preemptions,
             ..Counters::default()

@@ -22,10 +22,12 @@ pub mod frontend;
 pub mod generate;
 mod metrics;
 pub mod net;
+pub mod pages;
 pub mod paint;
 pub mod plan;
 pub mod serve;
 pub mod simulate;
+pub mod sources;
 pub mod text;
 
 pub use tokenrouter_scheduler::router::Registry;

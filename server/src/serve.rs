@@ -106,16 +106,23 @@ fn props(deployment: &Deployment) -> Vec<u8> {
     props.to_string().into_bytes()
 }
 
+/// What the network thread is told.
 fn net_config(section: &ServerSection) -> NetConfig {
+    let seconds = Duration::from_secs_f64;
     let mut config = NetConfig {
         http: Some(section.http),
         tcp: section.tcp,
         max_connections: section.max_connections,
+        max_line_requests: section.max_line_requests,
         tokenizer_threads: section.tokenizer_threads,
         max_waiting: section.max_waiting,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;
-    config.timeouts.shutdown = Duration::from_secs(section.shutdown_timeout_s);
+    config.timeouts.write = seconds(section.write_timeout_s);
+    config.timeouts.keep_alive = seconds(section.keep_alive_s);
+    config.timeouts.drain_delay = seconds(section.drain_delay_s);
+    config.timeouts.shutdown = seconds(section.shutdown_timeout_s);
+    config.timeouts.stall = seconds(section.stall_timeout_s);
     config
 }

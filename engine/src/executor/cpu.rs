@@ -36,7 +36,7 @@ impl RankExecutor {
     pub fn cpu(models: Vec<CpuModel>, wake: Notify) -> std::io::Result<Self> {
         let placed = |model: &CpuModel| Placed {
             devices: model.parts.iter().map(|(rank, _)| *rank).collect(),
-            graph: Box::new(|_| None),
+            graph: Box::new(|_| Err(super::NoGraph::Off)),
             limits: model.limits,
         };
         let placed = models.iter().map(placed).collect();
@@ -100,7 +100,7 @@ impl CpuRank {
     }
 
     fn refuse(&self, record: Arc<LaunchRecord>, why: String) {
-        let _ = self.ended_in.send(RankDone::failed(record, why));
+        let _ = self.ended_in.send(RankDone { gone: true, ..RankDone::failed(record, why) });
         if let Some(wake) = self.wake.get() {
             wake();
         }
@@ -186,7 +186,7 @@ fn run_lane(
             Ok(Err(stopped)) => Some(stopped.to_string()),
             Err(_) => Some(format!("the step of {} panicked", record.model())),
         };
-        if ended.send(RankDone { record, room, failure }).is_err() {
+        if ended.send(RankDone { record, room, failure, gone: false }).is_err() {
             return;
         }
         if let Some(wake) = wake.get() {

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenrouter_scheduler::{ModelId, RowResult};
 
 use super::checksum;
+use crate::executor::NoGraph;
 use crate::scores::Scores;
 use crate::step::Step;
 
-/// Which captured graph runs a step: its token bucket, or `None` for a step that runs uncaptured. A pure function of the
-/// step, so that every rank would choose alike; the lead chooses once and the record carries it.
-pub(crate) type GraphKey = Box<dyn Fn(&Step) -> Option<u32> + Send>;
+/// Which captured graph runs a step: its token bucket, or why it runs uncaptured. A pure function of the step, so that
+/// every rank would choose alike; the lead chooses once and the record carries it.
+pub(crate) type GraphKey = Box<dyn Fn(&Step) -> Result<u32, NoGraph> + Send>;
 
 /// One step for every rank that holds a part of its model.
 #[derive(Debug)]
@@ -95,12 +96,14 @@ pub(crate) struct RankDone {
     pub(crate) room: Room,
     /// Why it failed, if it did.
     pub(crate) failure: Option<String>,
+    /// No later step of the model can work on this rank.
+    pub(crate) gone: bool,
 }
 
 impl RankDone {
     /// A part that failed before it had results.
     pub(crate) fn failed(record: Arc<LaunchRecord>, why: String) -> Self {
-        Self { record, room: Room::default(), failure: Some(why) }
+        Self { record, room: Room::default(), failure: Some(why), gone: false }
     }
 }
 

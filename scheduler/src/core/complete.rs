@@ -265,6 +265,7 @@ impl Core {
             moved += 1;
             if to != model {
                 self.handoffs[model.index()][to.index()] += 1;
+                self.drops[model.index()][to.index()] += u64::from(!committed);
                 request.handed_at = Some(self.now);
                 if self.config.handoff == Handoff::Readmit {
                     self.wait_again(slot, model, to);

@@ -1,5 +1,7 @@
 //! One answer under way: ids in, text out, and when it ends. Knows nothing of formats.
 
+use crate::api::echo::Echo;
+use crate::api::logprobs::Log;
 use crate::api::request::ApiRequest;
 use crate::api::split::{Delta, Splitter};
 use crate::text::{Detokenizer, TextModel};
@@ -11,7 +13,7 @@ use tokenrouter_scheduler::{FinishReason, MAX_MODELS, Usage};
 /// How a choice ended, as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
-    /// `stop`, `length` or `abort`.
+    /// `stop`, `length`, `tool_calls` or `abort`.
     pub reason: &'static str,
     /// The stop string or stop id, or null.
     pub stop_reason: Value,
@@ -25,12 +27,20 @@ pub(crate) struct Choice {
     pub ids: Vec<u32>,
     /// Who wrote each of them.
     pub models: Vec<u8>,
+    /// How many of `ids` are thoughts, the tags around them included.
+    pub reasoning_tokens: usize,
     /// How many of `ids` the client has been told of.
     pub reported: usize,
     /// Whether a chunk of this choice has been sent.
     pub opened: bool,
     /// Everything told so far; kept only where it is sent in one piece.
     pub whole: Delta,
+    /// The prompt, when it is given back.
+    pub echo: Option<Arc<Echo>>,
+    /// Whether it was.
+    pub echoed: bool,
+    /// Log-probabilities, when they are wanted.
+    pub log: Option<Log>,
     /// Index of the stop string that matched.
     stopped: Option<usize>,
     /// Set once the choice is over.
@@ -40,12 +50,22 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>) -> Self {
+    pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>, echo: Option<Arc<Echo>>) -> Self {
+        let chars = echo.as_ref().map_or(0, |echo| echo.chars);
+        let mut detok = match &echo {
+            Some(echo) => echo.detokenizer(),
+            None => Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+        };
+        detok.show(request.output.tags());
         Self {
-            detok: Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+            detok,
+            log: request.logprobs.map(|_| Log::new(chars)),
+            echo,
+            echoed: false,
             split: Splitter::new(request),
             ids: Vec::new(),
             models: Vec::new(),
+            reasoning_tokens: 0,
             reported: 0,
             opened: false,
             whole: Delta::default(),
@@ -53,6 +73,11 @@ impl Choice {
             finish: None,
             usage: Usage::default(),
         }
+    }
+
+    /// Whether the text so far ends among the model's thoughts.
+    pub(crate) fn thinking(&self) -> bool {
+        self.split.thinking()
     }
 
     /// Whether further tokens are ignored.
@@ -72,12 +97,21 @@ impl Choice {
     ) -> bool {
         self.ids.push(token);
         self.models.push(model);
-        if self.hidden(request, eos, token) {
-            return false;
+        let thinking = self.split.thinking();
+        let stopped = !self.hidden(request, eos, token) && {
+            let mut piece = String::new();
+            self.detok.push(token, &mut piece);
+            if let Some(log) = &mut self.log {
+                log.add_text(&piece);
+            }
+            let matched = self.split.push(&piece, self.stoppable(request), out);
+            self.stopped = self.stopped.or(matched);
+            matched.is_some()
+        };
+        if thinking || self.split.thinking() {
+            self.reasoning_tokens = self.ids.len();
         }
-        let mut piece = String::new();
-        self.detok.push(token, &mut piece);
-        self.search(request, &piece, out)
+        stopped
     }
 
     /// Whether this token, the last of `ids`, ends the answer and is therefore no part of its text.
@@ -90,11 +124,8 @@ impl Choice {
     }
 
     /// Stop strings count only in text that comes after the first `min_tokens` tokens.
-    fn search(&mut self, request: &ApiRequest, piece: &str, out: &mut Delta) -> bool {
-        let stoppable = self.ids.len() > request.min_tokens as usize;
-        let matched = self.split.push(piece, stoppable, out);
-        self.stopped = self.stopped.or(matched);
-        matched.is_some()
+    fn stoppable(&self, request: &ApiRequest) -> bool {
+        self.ids.len() > request.min_tokens as usize
     }
 
     /// Ends the choice and appends what was held back.
@@ -108,9 +139,10 @@ impl Choice {
         if self.stopped.is_none() {
             let mut piece = String::new();
             self.detok.finish(&mut piece);
-            self.search(request, &piece, out);
+            self.stopped = self.split.push(&piece, self.stoppable(request), out);
         }
-        self.split.finish(out);
+        let matched = self.split.finish(self.stoppable(request), out);
+        self.stopped = self.stopped.or(matched);
         self.usage = *usage;
         let stop_string = self.stopped.map(|index| Value::from(self.split.stop(index)));
         let (reason, stop_reason) = match (stop_string, reason) {
@@ -120,6 +152,7 @@ impl Choice {
             (None, FinishReason::Length) => ("length", Value::Null),
             (None, FinishReason::Cancelled | FinishReason::Failed(_)) => ("abort", Value::Null),
         };
+        let reason = if reason == "stop" && self.split.calls() { "tool_calls" } else { reason };
         self.finish = Some(Finish { reason, stop_reason });
     }
 

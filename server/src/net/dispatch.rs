@@ -303,7 +303,7 @@ impl Dispatcher {
         let mut commands = VecDeque::with_capacity(count);
         for (index, mut choice) in prepared.choices.into_iter().enumerate() {
             choice.client = first + index as u64;
-            self.traffic.submitted(choice.client, choice.route, arrived);
+            self.traffic.submitted(&choice, arrived);
             commands.push_back(Command::Submit(Box::new(choice)));
         }
         let Some(front) = commands.pop_front() else {
@@ -475,6 +475,11 @@ impl Dispatcher {
             headers.push(("x-token-routing-degraded", "true".into()));
         }
         let mut bytes = Vec::new();
+        if let ChoiceEvent::Token { model, .. } = &event
+            && let Some(client) = run.counts(choice)
+        {
+            self.traffic.count(client, *model);
+        }
         let outcome = run.apply(choice, event, &mut bytes);
         let done = matches!(outcome, Outcome::Done);
         if run.stream && (done || !bytes.is_empty()) {

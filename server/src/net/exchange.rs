@@ -144,6 +144,11 @@ impl Run {
         self.choices.iter().map(|choice| choice.client)
     }
 
+    /// The client id of a choice whose tokens still count.
+    pub(crate) fn counts(&self, choice: usize) -> Option<ClientId> {
+        self.choices.get(choice).filter(|choice| !choice.stopped).map(|choice| choice.client)
+    }
+
     /// Whether events wait.
     pub(crate) fn is_holding(&self) -> bool {
         !self.held.is_empty()
