@@ -5,6 +5,7 @@ mod frontend;
 mod keys;
 mod limits;
 mod lines;
+mod log;
 mod metrics;
 mod misuse;
 mod paths;
