@@ -1,5 +1,6 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
+mod chat;
 mod routes;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -44,6 +45,7 @@ pub fn start(
     let limits = ApiLimits {
         max_n: config.server.max_n,
         max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
+        chat: chat::settings(&config.chat, &text),
         ..ApiLimits::new(&text, engine.info.context_len, names)
     };
     let context = Arc::new(AnswerContext {
@@ -113,7 +115,8 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
 fn load_text(config: &Config) -> Result<TextModel, String> {
     let (entry, others) = config.models.split_first().ok_or("no model is configured")?;
     let named = |name: &str, e: &dyn std::fmt::Display| format!("model \"{name}\": {e}");
-    let text = TextModel::load(&entry.path).map_err(|e| named(&entry.name, &e))?;
+    let text = TextModel::load_with(&entry.path, &chat::text_options(&config.chat))
+        .map_err(|e| named(&entry.name, &e))?;
     for model in others {
         let other = TextModel::load(&model.path).map_err(|e| named(&model.name, &e))?;
         check_pair((&entry.name, &text), (&model.name, &other))
