@@ -24,6 +24,7 @@ mod metrics;
 pub mod net;
 pub mod paint;
 pub mod plan;
+mod progress;
 pub mod serve;
 pub mod simulate;
 pub mod sources;
