@@ -10,10 +10,10 @@ use std::path::Path;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    RouteConfig, SamplingParams,
+    FaultOptions, RouteConfig, SamplingParams,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
-use tokenrouter_scheduler::{CountTable, Handoff, Policy, RouteId, Thresholds};
+use tokenrouter_scheduler::{CountTable, Handoff, Policy, Thresholds};
 
 const TOKENS: u32 = 64;
 
@@ -38,6 +38,7 @@ fn start(policy: Policy) -> EngineHandle {
         policy,
         handoff: Handoff::default(),
         planner: None,
+        faults: FaultOptions::default(),
         device: DeviceKind::Cpu,
         budget_bytes: 64 << 20,
         kv_dtype: DType::F16,
@@ -64,22 +65,13 @@ fn question() -> Vec<u32> {
 /// Answers `requests` prompts at once, each to its limit; they begin alike and end in a token of their own.
 fn answer(engine: &EngineHandle, question: &[u32], requests: u64) {
     for client in 0..requests {
+        let prompt = question[..10].iter().copied().chain([client as u32]).collect();
         let request = EngineRequest {
             client,
-            prompt: question[..10].iter().copied().chain([client as u32]).collect(),
-            max_new_tokens: TOKENS,
-            route: RouteId(0),
-            threshold: None,
-            max_llm_fraction: None,
-            query_score: None,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             seed: client,
-            choice: 0,
             ignore_eos: true,
-            stop_ids: Vec::new(),
-            min_tokens: 0,
-            priority: 0,
-            cache_salt: None,
+            ..EngineRequest::new(prompt, TOKENS)
         };
         engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
     }

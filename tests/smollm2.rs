@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use support::engine::{request, route, run_all, start, stop};
 use support::{root, skip};
-use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel};
+use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, FaultOptions};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{Handoff, Policy};
 use tokenrouter_server::text::{ChatOptions, TextModel};
@@ -57,6 +57,7 @@ fn greedy_ids_are_those_of_transformers() {
         policy: Policy::default(),
         handoff: Handoff::default(),
         planner: None,
+        faults: FaultOptions::default(),
     };
     let engine = start(&config, &Registry::builtin());
     let cases = golden["cases"].as_array().expect("cases");

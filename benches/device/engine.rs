@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tokenrouter_emulate::STUB_IMAGE;
-use tokenrouter_engine::{CudaOptions, DType, DeviceKind, EngineConfig, EngineModel, RouteConfig};
+use tokenrouter_engine::{
+    CudaOptions, DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig,
+};
 use tokenrouter_kernels::cuda::images;
 use tokenrouter_scheduler::router::ParamValue;
 use tokenrouter_scheduler::{Handoff, Policy};
@@ -340,6 +342,7 @@ impl Bench {
             policy: Policy::Eager,
             handoff: Handoff::default(),
             planner: None,
+            faults: FaultOptions::default(),
         }
     }
 }

@@ -124,6 +124,7 @@ impl Server {
                             written.insert(self.submit(&asks[kind], index)?, (0, kind, index));
                         }
                     }
+                    ClientEvent::Prompt { .. } => {}
                     ClientEvent::Refused { error, .. } => return Err(error.to_string()),
                 }
             }
@@ -181,20 +182,11 @@ impl Server {
         let prompt = (0..self.prompt).map(|_| (random.next() % self.vocab as u64) as u32).collect();
         EngineRequest {
             client: self.asked,
-            prompt,
-            max_new_tokens: ask.tokens,
             route: RouteId(ask.route),
-            threshold: None,
-            max_llm_fraction: None,
-            query_score: None,
             sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
             seed: index as u64,
-            choice: 0,
             ignore_eos: true,
-            stop_ids: Vec::new(),
-            min_tokens: 0,
-            priority: 0,
-            cache_salt: None,
+            ..EngineRequest::new(prompt, ask.tokens)
         }
     }
 }

@@ -121,20 +121,19 @@ impl<O: Ops> Decoder<O> {
         &self.normed
     }
 
-    /// One step: feeds `ids`, leaves the logits of `logit_tokens` (indices into `ids`) on the part that samples.
+    /// The layers of one step: feeds `ids`. [`Self::finish`] has the logits, of as many lists of tokens as are wanted.
     ///
     /// # Errors
     /// [`Stopped`] when another part of the model has failed.
-    pub fn forward(
+    pub fn feed(
         &mut self,
         ops: &mut O,
         config: &ModelConfig,
         weights: &ModelWeights,
         ids: &[u32],
         step: &StepTokens<'_>,
-        logit_tokens: &[u32],
     ) -> Result<(), Stopped> {
-        let (tokens, eps, hidden) = (ids.len(), config.rms_norm_eps, config.hidden_size);
+        let (tokens, eps) = (ids.len(), config.rms_norm_eps);
         ops.embed(&weights.embed, ids, &mut self.residual);
         for (index, layer) in weights.layers.iter().enumerate() {
             if index == 0 {
@@ -169,7 +168,22 @@ impl<O: Ops> Decoder<O> {
             ops.silu_mul(tokens, config.intermediate_size, &mut self.gate, &self.up);
             ops.linear_joined(tokens, &self.gate, &layer.down_proj, &mut self.delta)?;
         }
-        let rows = logit_tokens.len();
+        Ok(())
+    }
+
+    /// The end of the step that was fed last: leaves the logits of `logit_tokens` (indices into its ids) on the part that
+    /// samples. Not to be called after [`Self::all_hidden`], which changes what this reads.
+    ///
+    /// # Errors
+    /// [`Stopped`] when another part of the model has failed.
+    pub fn finish(
+        &mut self,
+        ops: &mut O,
+        config: &ModelConfig,
+        weights: &ModelWeights,
+        logit_tokens: &[u32],
+    ) -> Result<(), Stopped> {
+        let (rows, eps, hidden) = (logit_tokens.len(), config.rms_norm_eps, config.hidden_size);
         if rows == 0 {
             return Ok(());
         }

@@ -10,7 +10,9 @@ use tokenrouter_scheduler::{
     FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
+use crate::faults::FaultOptions;
 use crate::heads::HeadInfo;
+use crate::logprobs::TokenLogprobs;
 use crate::status::EngineStatus;
 
 /// The server's name for one choice of one request; unique for the life of the process.
@@ -23,7 +25,7 @@ pub struct EngineRequest {
     pub client: ClientId,
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// Upper bound on generated tokens, the end-of-sequence token included.
+    /// Upper bound on generated tokens, the end-of-sequence token included; at least 1, but see `prompt_logprobs`.
     pub max_new_tokens: u32,
     /// Which configured route answers.
     pub route: RouteId,
@@ -50,6 +52,36 @@ pub struct EngineRequest {
     pub priority: i32,
     /// Only requests with the same salt share cached pages.
     pub cache_salt: Option<u64>,
+    /// Report the log-probability of every token, and of this many of the likeliest (0 to 20).
+    pub logprobs: Option<u8>,
+    /// Report those of the prompt as well, by the model that the request starts at, with as many of the likeliest as
+    /// `logprobs` says. Then `max_new_tokens` may be 0: the prompt is scored and nothing is written.
+    pub prompt_logprobs: bool,
+}
+
+impl EngineRequest {
+    /// A request with temperature 1 on the first route, and nothing else asked for.
+    pub fn new(prompt: Vec<u32>, max_new_tokens: u32) -> Self {
+        Self {
+            client: 0,
+            prompt,
+            max_new_tokens,
+            route: RouteId(0),
+            threshold: None,
+            max_llm_fraction: None,
+            query_score: None,
+            sampling: SamplingParams::default(),
+            seed: 0,
+            choice: 0,
+            ignore_eos: false,
+            stop_ids: Vec::new(),
+            min_tokens: 0,
+            priority: 0,
+            cache_salt: None,
+            logprobs: None,
+            prompt_logprobs: false,
+        }
+    }
 }
 
 /// What the server asks of the engine.
@@ -76,6 +108,16 @@ pub enum Command {
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would allocate for every request that ends")]
 pub enum ClientEvent {
+    /// Tokens of the prompt were scored. Comes before the first `Token`, in one or more parts that follow on each other
+    /// and together cover every token of the prompt but the first.
+    Prompt {
+        /// Which request.
+        client: ClientId,
+        /// Index in the prompt of the first token that is scored, at least 1.
+        start: usize,
+        /// What the model said about that token and those behind it, given the tokens before each.
+        scores: Vec<TokenLogprobs>,
+    },
     /// One committed token.
     Token {
         /// Which request.
@@ -84,6 +126,8 @@ pub enum ClientEvent {
         token: u32,
         /// Index of the model that wrote it.
         model: u8,
+        /// What that model said about it, if the request asks.
+        logprobs: Option<Box<TokenLogprobs>>,
     },
     /// The one terminal of an accepted request.
     Finished {
@@ -193,6 +237,8 @@ pub struct EngineInfo {
     pub handoff: Handoff,
     /// Whether and how launches are planned.
     pub planner: Option<PlannerConfig>,
+    /// What is done about devices that stop working.
+    pub faults: FaultOptions,
 }
 
 /// The command could not be queued.

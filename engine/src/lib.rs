@@ -13,7 +13,9 @@ pub mod decoder;
 pub mod device;
 pub mod error;
 pub mod executor;
+pub mod faults;
 pub mod heads;
+mod logprobs;
 pub mod model;
 pub mod ops;
 pub mod shard;
@@ -24,17 +26,21 @@ pub mod handle;
 mod planner;
 mod rank;
 mod ranks;
+pub mod scores;
 mod start;
 pub mod status;
+pub mod tally;
 
 #[cfg(feature = "cuda-host")]
 pub use cuda::{CudaStartError, DeviceTooSmall};
 pub use device::{CudaOptions, DeviceKind, check_devices};
+pub use faults::FaultOptions;
 pub use handle::{
     ClientEvent, ClientId, Command, EngineHandle, EngineInfo, EngineRequest, ModelInfo, RefuseError, Report,
     RouteInfo, SendError,
 };
-pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start};
-pub use status::{EngineState, EngineStatus, ModelStatus};
+pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
+pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start, start_wrapped};
+pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};

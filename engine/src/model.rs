@@ -76,14 +76,44 @@ impl Model {
         step: &StepTokens<'_>,
         logit_tokens: &[u32],
     ) -> Result<(), Stopped> {
+        self.forward_scored(number, ids, step, &[], logit_tokens, |_, _| ())
+    }
+
+    /// As [`Self::forward_part`], with the logits of further tokens (`score_tokens`, any number of indices into `ids`), a few
+    /// rows at a time, so that no room for all of them is needed: `show` gets the place in `score_tokens` of the first row of
+    /// each piece and the piece, `[rows, vocab]`. Only on the first part.
+    ///
+    /// # Errors
+    /// As [`Self::forward_part`].
+    ///
+    /// # Panics
+    /// As [`Self::forward`].
+    pub fn forward_scored(
+        &mut self,
+        number: u64,
+        ids: &[u32],
+        step: &StepTokens<'_>,
+        score_tokens: &[u32],
+        logit_tokens: &[u32],
+        mut show: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Stopped> {
         self.check(ids, step, logit_tokens);
+        assert!(score_tokens.iter().all(|i| (*i as usize) < ids.len()), "scored index outside the step");
         self.logit_rows = logit_tokens.len();
         self.ops.begin(number);
         if ids.is_empty() {
             return Ok(());
         }
-        let Self { ops, local, weights, .. } = self;
-        self.decoder.forward(ops, local, weights, ids, step, logit_tokens)?;
+        let Self { ops, local, weights, decoder, .. } = self;
+        decoder.feed(ops, local, weights, ids, step)?;
+        let room = decoder.limits().logit_rows;
+        for (piece, tokens) in score_tokens.chunks(room).enumerate() {
+            decoder.finish(ops, local, weights, tokens)?;
+            if self.logit_cols > 0 {
+                show(piece * room, &decoder.logits()[..tokens.len() * self.logit_cols]);
+            }
+        }
+        decoder.finish(ops, local, weights, logit_tokens)?;
         if self.heads.keeps_states() {
             let hidden = self.decoder.all_hidden(ops, local, weights, ids.len());
             self.heads.keep(ops, step, hidden);

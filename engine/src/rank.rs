@@ -4,6 +4,10 @@
 //! together (DESIGN rule 1). With nothing to do it parks; the server, the threads of the models and the other ranks unpark
 //! it. While a step is in flight on a device that wakes nobody, it parks for 50 microseconds at most (DESIGN rule 7).
 
+#[cfg(test)]
+mod tests;
+mod watch;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,13 +17,18 @@ use tokenrouter_kernels::rng::{DrawKey, Purpose};
 use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::router::SignalSet;
-use tokenrouter_scheduler::{Core, Effect, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row};
+use tokenrouter_scheduler::{
+    Core, Effect, FailKind, FinishReason, MAX_HEADS, ModelId, Nanos, NewRequest, RequestId, Row, RowFault,
+};
 
 use crate::executor::{Executor, POLL_WAIT, wake_on_time};
+use crate::faults::FaultOptions;
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
+use crate::logprobs::{MAX_LOGPROBS, TokenLogprobs};
 use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
+use watch::Watch;
 
 /// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
 const SPIN: Duration = Duration::from_micros(20);
@@ -37,6 +46,9 @@ struct Live {
     seed: u64,
     choice: u32,
     min_tokens: u32,
+    logprobs: Option<u8>,
+    /// What the last candidate's model said about it, until it is committed or another comes.
+    candidate: Option<Box<TokenLogprobs>>,
 }
 
 /// The loop's state. Built by `start`, consumed by `run`.
@@ -50,6 +62,7 @@ pub(crate) struct RankLoop {
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) models: usize,
+    pub(crate) faults: FaultOptions,
     /// Every model has an embedding for the ids below this.
     pub(crate) vocab: usize,
 }
@@ -76,6 +89,7 @@ struct Running {
     /// When the next snapshot of the planner's state is due, if something has happened since the last.
     snapshot_at: Option<Nanos>,
     last_snapshot: Nanos,
+    watch: Watch,
     draining: bool,
     stopping: bool,
 }
@@ -83,10 +97,13 @@ struct Running {
 impl RankLoop {
     /// Runs until `Shutdown`, or until the server's end of the command queue is dropped.
     pub(crate) fn run(self) {
+        let started = Instant::now();
+        self.status.start_clock(started);
         let _ended = Ended { status: self.status.clone(), wake: self.wake.clone() };
         let mut running = Running {
+            watch: Watch::new(self.faults),
             parts: self,
-            started: Instant::now(),
+            started,
             requests: HashMap::new(),
             live: Vec::new(),
             outgoing: Vec::new(),
@@ -96,6 +113,7 @@ impl RankLoop {
             stopping: false,
         };
         running.run();
+        running.leave();
     }
 }
 
@@ -126,6 +144,7 @@ impl Running {
     fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         worked |= self.take_completions();
+        worked |= self.watch();
         worked |= self.take_plan();
         worked |= self.launch();
         worked |= self.collect_effects();
@@ -145,7 +164,7 @@ impl Running {
             std::thread::park_timeout(REPORT_RETRY);
             return;
         }
-        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).min();
+        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).chain(self.watch.next()).min();
         let due = due.map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
         let poll = self.parts.executor.must_poll().then_some(POLL_WAIT);
         match due.into_iter().chain(poll).min() {
@@ -220,6 +239,8 @@ impl Running {
             seed: request.seed,
             choice: request.choice,
             min_tokens: request.min_tokens,
+            logprobs: request.logprobs.map(|top| top.min(MAX_LOGPROBS)),
+            candidate: None,
             sampling: Arc::new(row_sampling(request.sampling, &self.parts.eos_ids, &request.stop_ids)),
         };
         let new = NewRequest {
@@ -237,6 +258,7 @@ impl Running {
             min_tokens: request.min_tokens,
             priority: request.priority,
             cache_salt: request.cache_salt,
+            score_prompt: request.prompt_logprobs,
         };
         let id = self.parts.core.submit(now, new).map_err(RefuseError::Submit)?;
         if self.live.len() <= id.slot() {
@@ -249,9 +271,14 @@ impl Running {
 
     fn take_completions(&mut self) -> bool {
         let mut worked = false;
-        while let Some(step) = self.parts.executor.poll() {
+        loop {
+            let step = self.parts.executor.poll();
+            // First: what of a broken model comes back is not delivered.
+            worked |= self.take_broken();
+            let Some(step) = step else { break };
             worked = true;
             let now = self.now();
+            self.watch.ended(step.model);
             self.parts.status.finished(step.model.index(), step.failure.is_some(), now);
             match &step.failure {
                 Some(why) => {
@@ -259,6 +286,9 @@ impl Running {
                     self.parts.core.complete_failed(now, step.model, why);
                 }
                 None => {
+                    if !step.scores.is_empty() {
+                        self.take_scores(&step);
+                    }
                     if let Err(error) = self.parts.core.complete(now, step.model, &step.results) {
                         tracing::error!(model = step.model.0, "step result refused: {error}");
                         self.parts.core.complete_failed(now, step.model, &error.to_string());
@@ -270,6 +300,27 @@ impl Running {
         worked
     }
 
+    /// Passes scores of prompts on and keeps those of candidates until it is known whether they are committed. Before the
+    /// step is delivered, which may end its requests.
+    fn take_scores(&mut self, step: &Step) {
+        let core = &self.parts.core;
+        let Some(batch) = core.batch(step.model) else { return };
+        let mut sampled = step.score_tokens.len()..;
+        for ((row, of_step), result) in batch.rows.iter().zip(&step.rows).zip(&step.results) {
+            let asks = of_step.sample.as_ref().is_some_and(|spec| spec.logprobs.is_some());
+            let place = if asks { sampled.next() } else { None };
+            // None for a request that has ended meanwhile.
+            let live = self.live.get_mut(row.request.slot()).and_then(Option::as_mut);
+            let Some(live) = live.filter(|_| result.fault.is_none()) else { continue };
+            live.candidate = place.and_then(|at| step.scores.get(at)).map(Box::new);
+            let scores: Vec<_> = of_step.scored.clone().filter_map(|at| step.scores.get(at)).collect();
+            if !scores.is_empty() {
+                let start = core.scored(row, step.model).start + 1;
+                self.outgoing.push(ClientEvent::Prompt { client: live.client, start, scores });
+            }
+        }
+    }
+
     fn launch(&mut self) -> bool {
         let now = self.now();
         let launched = self.parts.core.launch(now);
@@ -279,6 +330,7 @@ impl Running {
                 self.fill(&mut step, model);
                 if let Some(batch) = self.parts.core.batch(model) {
                     self.parts.status.launched(model.index(), batch, now);
+                    self.watch.launched(model, batch.fed_tokens, now);
                 }
                 self.parts.executor.launch(step);
             }
@@ -324,8 +376,18 @@ impl Running {
         for row in &batch.rows {
             let fed = row.start as usize..(row.start + row.len) as usize;
             let sample = if row.samples { self.sample_spec(row, model) } else { None };
-            step.push_row(core.tokens(row.request), fed, core.pages(row.request), sample);
+            step.push_row(core.tokens(row.request), fed.clone(), core.pages(row.request), sample);
+            let scored = core.scored(row, model);
+            if !scored.is_empty() {
+                step.score_row(core.tokens(row.request), fed, scored, self.score_top(row));
+            }
         }
+    }
+
+    /// How many of the likeliest ids are reported beside each token of a request's prompt.
+    fn score_top(&self, row: &Row) -> u8 {
+        let live = self.live.get(row.request.slot()).and_then(Option::as_ref);
+        live.and_then(|live| live.logprobs).unwrap_or(0)
     }
 
     fn sample_spec(&self, row: &Row, model: ModelId) -> Option<SampleSpec> {
@@ -343,6 +405,7 @@ impl Running {
             },
             prompt_len,
             mask_stops: position - (prompt_len as u32) < live.min_tokens,
+            logprobs: live.logprobs,
         })
     }
 
@@ -350,15 +413,22 @@ impl Running {
         let before = self.outgoing.len();
         for effect in self.parts.core.drain_effects() {
             match effect {
-                Effect::Token { client, token, model, .. } => {
+                Effect::Token { request, client, token, model } => {
                     self.parts.status.models[usize::from(model.0)].committed.fetch_add(1, Relaxed);
-                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0 });
+                    let live = self.live[request.slot()].as_mut().filter(|live| live.client == client);
+                    let logprobs = live.and_then(|live| live.candidate.take());
+                    self.outgoing.push(ClientEvent::Token { client, token, model: model.0, logprobs });
                 }
                 Effect::Terminal { request, client, reason, usage } => {
                     self.requests.remove(&client);
                     let entry = &mut self.live[request.slot()];
                     if entry.as_ref().is_some_and(|l| l.client == client) {
                         *entry = None;
+                    }
+                    self.parts.status.ended(&usage);
+                    if let FinishReason::Failed(FailKind::Row { model, fault: RowFault::NonFinite }) = &reason
+                    {
+                        self.parts.status.models[model.index()].nonfinite.fetch_add(1, Relaxed);
                     }
                     self.outgoing.push(ClientEvent::Finished { client, reason, usage });
                 }
@@ -390,6 +460,10 @@ impl Running {
 
     fn publish(&self) {
         self.parts.status.publish(&self.parts.core.counters(), self.parts.models, self.now());
+        for model in 0..self.parts.models {
+            let ungraphed = self.parts.executor.ungraphed(ModelId(model as u8));
+            self.parts.status.set_ungraphed(model, ungraphed);
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! The engine's live gauges and counters: written by the rank loop, read by anybody without asking it.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
-use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus};
+use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus, Usage};
+
+use crate::executor::Ungraphed;
+use crate::tally::{ROW_BUCKETS, TIME_BUCKETS, Tally};
 
 /// Life cycle of the engine as the server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +22,47 @@ pub enum EngineState {
     Stopped = 2,
 }
 
+/// How a model does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ModelState {
+    /// It takes steps.
+    #[default]
+    Ready = 0,
+    /// Its device or thread is gone, or a step has not ended in time; requests that need it fail, or others write in
+    /// its place.
+    Lost = 1,
+    /// A step has been in flight for longer than any should take; not given up yet.
+    Stalled = 2,
+}
+
+impl ModelState {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            ModelState::Ready => "ready",
+            ModelState::Lost => "lost",
+            ModelState::Stalled => "stalled",
+        }
+    }
+}
+
 /// Steps are sorted by their fed tokens: bucket `i` holds those of at most `2^i`, the last one all larger ones.
 pub const FED_BUCKETS: usize = 16;
+
+/// The phases of steps, the index of what is counted by phase: in a `decode` step every row feeds one token, in an
+/// `extend` step some row feeds more.
+pub const PHASE_NAMES: [&str; PHASES] = ["decode", "extend"];
+const PHASES: usize = 2;
 
 /// Live gauges of one model. All values are cumulative or current, never deltas.
 #[derive(Debug, Default)]
 pub struct ModelStatus {
+    state: AtomicU8,
+    /// How often it was lost since the start.
+    pub losses: AtomicU64,
+    /// Why it is not ready, in words.
+    trouble: Mutex<Option<Arc<str>>>,
     /// Requests in its queue, ready to be launched.
     pub ready: AtomicU64,
     /// Requests in the batch in flight.
@@ -46,10 +85,80 @@ pub struct ModelStatus {
     pub busy: AtomicU64,
     /// Requests handed to each other model.
     pub handoffs: [AtomicU64; MAX_MODELS],
+    /// Those of them at which the router had dropped the candidate.
+    pub drops: [AtomicU64; MAX_MODELS],
+    /// Rows of the steps launched, by phase.
+    pub rows_by: [Tally<ROW_BUCKETS>; PHASES],
+    /// Times from launch to completion, by phase.
+    pub step_times: [Tally<TIME_BUCKETS>; PHASES],
+    /// Admission delays: from the verdict that sent a request here to the launch of a batch that holds it.
+    pub delays: Tally<TIME_BUCKETS>,
+    /// Requests that failed because their logits were not finite.
+    pub nonfinite: AtomicU64,
+    /// Steps that no captured graph could run, because of their size.
+    pub ungraphed_size: AtomicU64,
+    /// Steps that no captured graph could run, because of their attention.
+    pub ungraphed_attention: AtomicU64,
+    /// Steps that ran without a graph because they scored tokens of prompts.
+    pub ungraphed_scores: AtomicU64,
     /// Tokens committed by this model since the start.
     pub committed: AtomicU64,
+    /// Tokens of the prompts of ended requests that it has read, and those of them that it found in its cache.
+    pub prompted: AtomicU64,
+    /// See `prompted`.
+    pub cached: AtomicU64,
     /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
     pub in_flight_since: AtomicU64,
+    /// Whether that step is an extend.
+    extends: AtomicBool,
+    /// When a step came back last, in nanoseconds of the engine's clock; 0 before the first.
+    pub last_step: AtomicU64,
+}
+
+impl ModelStatus {
+    /// Nanoseconds without progress while the model has work: since the launch of its step in flight, or, with requests
+    /// in its queue, since its last step. 0 with nothing to do.
+    pub fn age(&self, now: Nanos) -> Nanos {
+        let (since, last) = (self.in_flight_since.load(Relaxed), self.last_step.load(Relaxed));
+        match since {
+            0 if self.ready.load(Relaxed) == 0 || last == 0 => 0,
+            0 => now.saturating_sub(last),
+            since => now.saturating_sub(since),
+        }
+    }
+
+    /// How it does.
+    pub fn state(&self) -> ModelState {
+        match self.state.load(Ordering::Acquire) {
+            0 => ModelState::Ready,
+            1 => ModelState::Lost,
+            _ => ModelState::Stalled,
+        }
+    }
+
+    /// Why it is not ready, in words; none while it is.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Set by the rank loop.
+    pub fn set_trouble(&self, state: ModelState, why: &str) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.into());
+        self.set_state(state);
+    }
+
+    /// Set by the rank loop.
+    pub fn set_ready(&self) {
+        self.set_state(ModelState::Ready);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn set_state(&self, state: ModelState) {
+        let before = self.state.swap(state as u8, Ordering::AcqRel);
+        if state == ModelState::Lost && before != state as u8 {
+            self.losses.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 /// Live gauges of the engine, read by the network thread without asking the rank loop.
@@ -76,6 +185,8 @@ pub struct EngineStatus {
     pub models: [ModelStatus; MAX_MODELS],
     /// Replaced as a whole; whoever looks holds the lock for as long as it takes to copy a pointer.
     planner: Mutex<Arc<PlannerStatus>>,
+    /// Zero of the engine's clock.
+    started: OnceLock<Instant>,
 }
 
 impl EngineStatus {
@@ -92,6 +203,18 @@ impl EngineStatus {
     pub fn set_state(&self, state: EngineState) {
         self.state.store(state as u8, Ordering::Release);
     }
+
+    /// The engine's clock starts.
+    pub(crate) fn start_clock(&self, at: Instant) {
+        // A second start of one status would be a second rank loop: there is none.
+        let _ = self.started.set(at);
+    }
+
+    /// Nanoseconds of the engine's clock; 0 before it starts.
+    pub fn clock(&self) -> Nanos {
+        self.started.get().map_or(0, |at| at.elapsed().as_nanos() as Nanos)
+    }
+
     /// The scheduler's running estimates and its plan, a fraction of a second old.
     pub fn planner(&self) -> Arc<PlannerStatus> {
         self.planner.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -112,6 +235,10 @@ impl EngineStatus {
         status.rows.fetch_add(batch.rows.len() as u64, Relaxed);
         status.fed.fetch_add(batch.fed_tokens as u64, Relaxed);
         status.by_fed[fed_bucket(batch.fed_tokens)].fetch_add(1, Relaxed);
+        let extends = batch.fed_tokens > batch.rows.len();
+        status.extends.store(extends, Relaxed);
+        status.rows_by[usize::from(extends)].add_rows(batch.rows.len());
+        batch.delays.iter().for_each(|delay| status.delays.add_time(*delay));
         // 0 means idle.
         status.in_flight_since.store(now.max(1), Relaxed);
     }
@@ -120,9 +247,20 @@ impl EngineStatus {
     pub(crate) fn finished(&self, model: usize, failed: bool, now: Nanos) {
         let status = &self.models[model];
         let since = status.in_flight_since.swap(0, Relaxed);
-        status.busy.fetch_add(now.saturating_sub(since), Relaxed);
+        let spent = now.saturating_sub(since);
+        status.busy.fetch_add(spent, Relaxed);
+        status.step_times[usize::from(status.extends.load(Relaxed))].add_time(spent);
+        status.last_step.store(now.max(1), Relaxed);
         status.steps.fetch_add(1, Relaxed);
         status.failures.fetch_add(u64::from(failed), Relaxed);
+    }
+
+    /// A request has ended with this account.
+    pub(crate) fn ended(&self, usage: &Usage) {
+        for (m, model) in self.models.iter().enumerate().filter(|(m, _)| usage.steps[*m] > 0) {
+            model.prompted.fetch_add(u64::from(usage.prompt_tokens), Relaxed);
+            model.cached.fetch_add(u64::from(usage.cached[m]), Relaxed);
+        }
     }
 
     /// The state after a turn of the rank loop.
@@ -142,7 +280,17 @@ impl EngineStatus {
             for (to, count) in model.handoffs.iter().zip(counters.handoffs[m]).take(models) {
                 to.store(count, Relaxed);
             }
+            for (to, count) in model.drops.iter().zip(counters.drops[m]).take(models) {
+                to.store(count, Relaxed);
+            }
         }
+    }
+
+    /// Steps of `model` that ran without a graph so far.
+    pub(crate) fn set_ungraphed(&self, model: usize, count: Ungraphed) {
+        self.models[model].ungraphed_size.store(count.size, Relaxed);
+        self.models[model].ungraphed_attention.store(count.attention, Relaxed);
+        self.models[model].ungraphed_scores.store(count.scores, Relaxed);
     }
 }
 
@@ -164,6 +312,21 @@ mod tests {
     }
 
     #[test]
+    fn progress_has_an_age_only_while_there_is_work() {
+        let status = EngineStatus::default();
+        let model = &status.models[0];
+        assert_eq!(model.age(500), 0);
+        model.ready.store(1, Relaxed);
+        assert_eq!(model.age(500), 0, "nothing has ever run");
+        status.launched(0, &Batch { delays: vec![7, 30_000], ..Batch::default() }, 100);
+        assert_eq!((model.age(500), model.delays.sum()), (400, 30_007));
+        status.finished(0, false, 200);
+        assert_eq!(model.age(500), 300);
+        model.ready.store(0, Relaxed);
+        assert_eq!(model.age(500), 0);
+    }
+
+    #[test]
     fn a_step_is_counted_from_its_launch_to_its_end() {
         let status = EngineStatus::default();
         let batch = Batch { fed_tokens: 5, ..Batch::default() };
@@ -175,6 +338,9 @@ mod tests {
         status.finished(1, true, 250);
         let counts = [&model.fed, &model.by_fed[3], &model.busy, &model.steps, &model.failures];
         assert_eq!(counts.map(|count| count.load(Relaxed)), [10, 2, 150, 2, 1]);
+        let [decode, extend] = &model.step_times;
+        assert_eq!((decode.sum(), extend.sum(), extend.counts()[0]), (0, 150, 2));
+        assert_eq!((model.rows_by[1].counts()[0], model.last_step.load(Relaxed)), (2, 250));
         assert_eq!(model.in_flight_since.load(Relaxed), 0);
     }
 }

@@ -12,6 +12,8 @@ use tokenrouter_kernels::sampling::SamplingParams;
 use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{ModelId, PAGE_TOKENS, PageId, RowResult};
 
+use crate::scores::Scores;
+
 /// The part of a request that its samples depend on; shared between the rank loop and the executors.
 #[derive(Debug)]
 pub struct RowSampling {
@@ -34,6 +36,8 @@ pub struct SampleSpec {
     pub prompt_len: usize,
     /// `min_tokens` is not reached: mask the stop ids.
     pub mask_stops: bool,
+    /// Report the candidate's log-probability and those of so many of the likeliest ids.
+    pub logprobs: Option<u8>,
 }
 
 /// One row: how to sample it, or `None` when a chunk limit cut it.
@@ -43,6 +47,10 @@ pub struct StepRow {
     pub sample: Option<SampleSpec>,
     /// Where its history lies in `Step::history`; empty unless a penalty needs it.
     pub history: Range<usize>,
+    /// Its part of `Step::score_tokens`: tokens of its prompt that are scored.
+    pub scored: Range<usize>,
+    /// How many of the likeliest ids are reported beside each of those.
+    pub score_top: u8,
 }
 
 /// What a step can hold at most.
@@ -71,10 +79,16 @@ pub struct Step {
     pub ids: Vec<u32>,
     /// Indices into `ids` of the last token of every sampling row.
     pub logit_tokens: Vec<u32>,
+    /// Indices into `ids` of the tokens behind which a token of a prompt is scored, row after row.
+    pub score_tokens: Vec<u32>,
+    /// The tokens that are scored there.
+    pub score_ids: Vec<u32>,
     /// The rows.
     pub rows: Vec<StepRow>,
     /// One result per row; a cut row has the default.
     pub results: Vec<RowResult>,
+    /// Log-probabilities that rows ask for.
+    pub scores: Scores,
     /// Set when the step as a whole failed: in words.
     pub failure: Option<String>,
     history: Vec<u32>,
@@ -95,8 +109,12 @@ impl Step {
             heads: 0,
             ids: Vec::with_capacity(limits.tokens),
             logit_tokens: Vec::with_capacity(limits.rows),
+            // Few steps score prompts: these grow when one does.
+            score_tokens: Vec::new(),
+            score_ids: Vec::new(),
             rows: Vec::with_capacity(limits.rows),
             results: Vec::with_capacity(limits.rows),
+            scores: Scores::default(),
             failure: None,
             history: Vec::new(),
             token_row: Vec::with_capacity(limits.tokens),
@@ -115,8 +133,11 @@ impl Step {
         self.failure = None;
         self.ids.clear();
         self.logit_tokens.clear();
+        self.score_tokens.clear();
+        self.score_ids.clear();
         self.rows.clear();
         self.results.clear();
+        self.scores.clear();
         self.history.clear();
         self.token_row.clear();
         self.positions.clear();
@@ -148,7 +169,36 @@ impl Step {
                 self.history.extend_from_slice(tokens);
             }
         }
-        self.rows.push(StepRow { sample, history: begin..self.history.len() });
+        let end = self.score_tokens.len();
+        self.rows.push(StepRow {
+            sample,
+            history: begin..self.history.len(),
+            scored: end..end,
+            score_top: 0,
+        });
+    }
+
+    /// Asks the row that was pushed last for scores: of the token behind each of `positions`, which it feeds, and of `top` of
+    /// the likeliest in its place. `tokens` are those of the request, more than `positions.end`, and `fed` is what the
+    /// row feeds.
+    pub fn score_row(&mut self, tokens: &[u32], fed: Range<usize>, positions: Range<usize>, top: u8) {
+        let Some(row) = self.rows.last_mut() else { return };
+        // The row's tokens stand last.
+        let behind = |position: usize| self.ids.len() - (fed.end - position);
+        self.score_tokens.extend(positions.clone().map(|p| behind(p) as u32));
+        self.score_ids.extend_from_slice(&tokens[positions.start + 1..positions.end + 1]);
+        row.scored = row.scored.start..self.score_tokens.len();
+        row.score_top = top;
+    }
+
+    /// Whether a row asks for log-probabilities, and of how many of the likeliest ids at most.
+    pub fn most_top(&self) -> Option<u8> {
+        let of_row = |row: &StepRow| {
+            let sampled = row.sample.as_ref().and_then(|spec| spec.logprobs);
+            let scored = (!row.scored.is_empty()).then_some(row.score_top);
+            sampled.max(scored)
+        };
+        self.rows.iter().filter_map(of_row).max()
     }
 
     /// The row structure as the kernels read it.

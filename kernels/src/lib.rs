@@ -10,6 +10,7 @@ pub mod cpu;
 #[cfg(feature = "cuda-host")]
 pub mod cuda;
 mod dtype;
+pub mod logprobs;
 pub mod rng;
 pub mod sampling;
 pub mod signals;

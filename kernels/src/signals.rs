@@ -89,6 +89,13 @@ pub fn signals_on(isa: Isa, logits: &[f32], flags: SignalFlags) -> RawSignals {
     out
 }
 
+/// `m` and `ln S` of [`signals`].
+pub(crate) fn max_and_log_sum(isa: Isa, logits: &[f32]) -> (f32, f64) {
+    let max = largest(isa, logits);
+    let (sum, _) = dispatch(isa, Sums { logits, max, entropy: false });
+    (max, sum.ln())
+}
+
 /// The largest logit; NaN entries are passed over; negative infinity when there is none.
 pub(crate) fn largest(isa: Isa, logits: &[f32]) -> f32 {
     dispatch(isa, Largest { logits })

@@ -27,6 +27,17 @@ pub enum Handoff {
     Readmit,
 }
 
+/// What becomes of requests that need a model which is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerLoss {
+    /// They fail by name ([`crate::FailKind::ModelLost`]); those that never come to need it go on.
+    #[default]
+    Fail,
+    /// The models that are left write in its place, within the budget of the request, and its account says so
+    /// ([`crate::Usage::degraded`]). Without one that is left, or may write on, they fail.
+    Continue,
+}
+
 /// The shape of a core.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoreConfig {
@@ -65,7 +76,7 @@ pub struct NewRequest {
     pub client: u64,
     /// Token ids of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// Most tokens to write, at least one.
+    /// Most tokens to write, at least one unless the prompt is scored.
     pub max_new_tokens: u32,
     /// Which configured route serves it.
     pub route: RouteId,
@@ -91,6 +102,10 @@ pub struct NewRequest {
     pub priority: i32,
     /// Only requests with the same salt share pages.
     pub cache_salt: Option<u64>,
+    /// Every token of the prompt is fed to the model that the request starts at, none is found in its cache; then
+    /// `max_new_tokens` may be 0, and the request ends with [`FinishReason::Length`](crate::FinishReason::Length) when
+    /// its prompt has been fed.
+    pub score_prompt: bool,
 }
 
 /// Why a core cannot be built.
@@ -147,7 +162,7 @@ impl std::error::Error for ConfigError {}
 pub enum SubmitError {
     /// The prompt has no token.
     EmptyPrompt,
-    /// `max_new_tokens` is 0.
+    /// `max_new_tokens` is 0, and the prompt is not scored.
     NothingToWrite,
     /// Prompt and answer together exceed the context.
     ContextExceeded {
@@ -206,6 +221,11 @@ pub enum SubmitError {
         /// That model.
         entry: ModelId,
     },
+    /// The request starts at a model that is lost, and none may write in its place.
+    ModelLost {
+        /// That model.
+        model: ModelId,
+    },
 }
 
 impl fmt::Display for SubmitError {
@@ -241,6 +261,7 @@ impl fmt::Display for SubmitError {
             Self::EntryOutOfReach { entry } => {
                 write!(f, "the router starts the request at {entry}, which is outside its reach")
             }
+            Self::ModelLost { model } => write!(f, "{model} is lost, and the request would start there"),
         }
     }
 }

@@ -5,6 +5,7 @@ mod audit;
 mod complete;
 mod decide;
 mod form;
+mod lose;
 mod memory;
 mod plan;
 #[cfg(test)]
@@ -12,9 +13,9 @@ pub(crate) mod planted;
 pub(crate) mod standing;
 mod terms;
 
-use crate::config::{ConfigError, CoreConfig, NewRequest, SubmitError};
+use crate::config::{ConfigError, CoreConfig, NewRequest, PeerLoss, SubmitError};
 use crate::estimate::{Estimates, Overlap};
-use crate::event::{Batch, Effect, FinishReason};
+use crate::event::{Batch, Effect, FinishReason, Row};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
@@ -48,6 +49,8 @@ pub struct Counters {
     pub terminals: Terminals,
     /// Handoffs, `[from][to]`.
     pub handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    /// Those of them at which the candidate was dropped, so that the other model writes that position.
+    pub drops: [[u64; MAX_MODELS]; MAX_MODELS],
     /// Batches launched.
     pub launches: [u64; MAX_MODELS],
     /// Launches that happened only because the guard time had passed.
@@ -80,6 +83,7 @@ pub struct Core {
     scratch: Scratch,
     admitted: usize,
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
+    drops: [[u64; MAX_MODELS]; MAX_MODELS],
     guard_launches: u64,
     preemptions: u64,
     /// The first in order of the admitted requests that lack a page.
@@ -87,6 +91,8 @@ pub struct Core {
     /// The request that was not admitted last, and the pages that were available then: with no more it is not tried.
     refused: Option<(RequestId, usize)>,
     last_seq: u64,
+    /// The time of the call in progress.
+    now: Nanos,
     /// Admitted requests that may still visit each model.
     visitors: [usize; MAX_MODELS],
     estimates: Estimates,
@@ -96,6 +102,10 @@ pub struct Core {
     pilot: Option<Box<Pilot>>,
     /// Per model: those that never run beside it.
     apart: [ModelSet; MAX_MODELS],
+    /// Models that take no steps.
+    lost: ModelSet,
+    /// What becomes of those who need them.
+    on_loss: PeerLoss,
     /// Admitted requests that may visit more than one model.
     routed: usize,
     /// Something has changed since the last decision.
@@ -142,17 +152,21 @@ impl Core {
             scratch: Scratch::new(most_rows),
             admitted: 0,
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
+            drops: [[0; MAX_MODELS]; MAX_MODELS],
             guard_launches: 0,
             preemptions: 0,
             hungry: None,
             refused: None,
             last_seq: 0,
+            now: 0,
             visitors: [0; MAX_MODELS],
             estimates: Estimates::new(config.models.len()),
             overlap: Overlap::default(),
             inputs: PolicyInputs::default(),
             pilot: config.planner.map(|planner| Box::new(Pilot::new(planner))),
             apart: [ModelSet::EMPTY; MAX_MODELS],
+            lost: ModelSet::EMPTY,
+            on_loss: PeerLoss::Fail,
             routed: 0,
             epoch: false,
             views: vec![ModelView::default(); config.models.len()],
@@ -165,7 +179,9 @@ impl Core {
 
     /// Accepts a request, or says why not. It waits until a [`Core::launch`] admits it.
     pub fn submit(&mut self, now: Nanos, new: NewRequest) -> Result<RequestId, SubmitError> {
-        let (terms, entry) = self.check(&new)?;
+        self.now = now;
+        let (terms, wanted) = self.check(&new)?;
+        let entry = self.start_at(new.route, terms, wanted)?;
         if self.waiting.len() >= self.config.max_waiting {
             // Many may arrive in one turn: the ones that fit need not wait for its end.
             self.admit();
@@ -175,7 +191,10 @@ impl Core {
             return Err(SubmitError::QueueFull { waiting: self.waiting.len() });
         }
         self.spend(&new, terms);
-        let account = self.ledger.open(new.prompt.len() as u32, terms);
+        let mut account = self.ledger.open(now, new.prompt.len() as u32, terms);
+        if entry != wanted {
+            account.degrade();
+        }
         let id = self.table.insert(Request::new(new, entry, account, self.ledger.opened));
         self.enqueue(id.slot());
         Ok(id)
@@ -187,7 +206,7 @@ impl Core {
         if new.prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
-        if max_new_tokens == 0 {
+        if max_new_tokens == 0 && !new.score_prompt {
             return Err(SubmitError::NothingToWrite);
         }
         if usize::from(route.0) >= self.routes.len() {
@@ -226,6 +245,7 @@ impl Core {
 
     fn end(&mut self, now: Nanos, id: RequestId, stop_at: Option<u32>) -> bool {
         let Some(request) = self.table.get(id).filter(|r| r.state() != State::Finished) else { return false };
+        self.now = now;
         let named = matches!(request.state(), State::Running(_));
         let reason = match stop_at {
             None => FinishReason::Cancelled,
@@ -243,6 +263,7 @@ impl Core {
     /// [`Core::batch`] for each. Call it once per turn, after every event of the turn was delivered. Launches are
     /// numbered from the largest model index down.
     pub fn launch(&mut self, now: Nanos) -> ModelSet {
+        self.now = now;
         self.feed_hungry();
         self.admit();
         self.note_stalls(now);
@@ -294,8 +315,8 @@ impl Core {
         let state = request.state();
         self.settle_published(slot, &reason);
         let request = self.table.at_mut(slot);
-        request.enter(State::Finished);
-        let usage = self.ledger.close(&mut request.account, &reason);
+        request.enter(self.now, State::Finished);
+        let usage = self.ledger.close(self.now, &mut request.account, &reason);
         let (route, max_new_tokens) = (request.route, request.max_new_tokens);
         self.settle_purse(route, max_new_tokens, &usage);
         let request = self.table.at(slot);
@@ -362,6 +383,18 @@ impl Core {
         self.table.get(id).map_or(0, |r| r.prompt_len as usize)
     }
 
+    /// The part of a row in which the model says for the first time what it thinks of tokens of a prompt that is scored:
+    /// these positions, fed by this row, come before a token of the prompt. Empty for other requests and models, and for a
+    /// stale id.
+    pub fn scored(&self, row: &Row, model: ModelId) -> std::ops::Range<usize> {
+        let Some(request) = self.table.get(row.request).filter(|r| r.score_prompt && r.entry == model) else {
+            return 0..0;
+        };
+        let from = row.start.max(request.high_water[model.index()]) as usize;
+        let to = (row.start + row.len).min(request.prompt_len - 1) as usize;
+        from..to.max(from)
+    }
+
     /// The page table, in order of positions; empty while the request waits and for a stale id.
     pub fn pages(&self, id: RequestId) -> &[PageId] {
         self.table.get(id).map_or(&[], |r| &r.pages)
@@ -387,6 +420,7 @@ impl Core {
             pages: self.pages.counts(),
             terminals: self.ledger.closed,
             handoffs: self.handoffs,
+            drops: self.drops,
             guard_launches: self.guard_launches,
             preemptions: self.preemptions,
             ..Counters::default()

@@ -2,6 +2,7 @@
 
 use crate::ids::{MAX_MODELS, ModelId, Nanos, RequestId};
 use crate::router::Terms;
+use crate::times::{Spent, Times};
 use std::fmt;
 
 /// How many of the largest logits a step reports.
@@ -90,6 +91,9 @@ pub struct Batch {
     pub prompt_tokens: usize,
     /// The time given to [`crate::Core::launch`].
     pub launched_at: Nanos,
+    /// Admission delays: how long ago the router had handed each request over that another model sent and that is in a
+    /// batch of this one for the first time since. In row order.
+    pub delays: Vec<Nanos>,
 }
 
 /// What the core tells the outside, in order.
@@ -173,6 +177,11 @@ pub enum FailKind {
         /// Candidates dropped since the last committed token.
         drops: u32,
     },
+    /// It needed a model that is lost, see [`crate::Core::lose`].
+    ModelLost {
+        /// That model.
+        model: ModelId,
+    },
 }
 
 impl fmt::Display for FailKind {
@@ -186,6 +195,7 @@ impl fmt::Display for FailKind {
             Self::NoProgress { drops } => {
                 write!(f, "the router discarded {drops} candidates in a row without keeping one")
             }
+            Self::ModelLost { model } => write!(f, "{model} is lost, and the request needs it"),
         }
     }
 }
@@ -205,6 +215,8 @@ pub struct Usage {
     pub discarded: [u32; MAX_MODELS],
     /// Rows run.
     pub steps: [u32; MAX_MODELS],
+    /// Tokens fed, those of rows that sampled included.
+    pub fed: [u32; MAX_MODELS],
     /// Tokens fed only to fill the cache: no candidate was sampled after them.
     pub prefill: [u32; MAX_MODELS],
     /// Moves between models.
@@ -213,6 +225,13 @@ pub struct Usage {
     pub cached: [u32; MAX_MODELS],
     /// How often it lost its pages and was computed again.
     pub preemptions: u32,
+    /// When things happened to it.
+    pub times: Times,
+    /// Where its time went, up to its end.
+    pub spent: Spent,
+    /// A model of its route was lost, and others wrote in its place ([`crate::PeerLoss::Continue`]): the answer is not
+    /// the one that the whole route gives.
+    pub degraded: bool,
 }
 
 #[cfg(test)]
@@ -227,6 +246,10 @@ mod tests {
         assert_eq!(step.to_string(), "a step of model 0 failed: device lost");
         let reach = FailKind::OutOfReach { from: ModelId(0), to: ModelId(5) }.to_string();
         assert!(reach.contains("model 0") && reach.contains("model 5"), "{reach}");
+        assert_eq!(
+            FailKind::ModelLost { model: ModelId(1) }.to_string(),
+            "model 1 is lost, and the request needs it"
+        );
         assert!(FailKind::NoProgress { drops: 64 }.to_string().contains("64"));
     }
 }

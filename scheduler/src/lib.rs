@@ -66,10 +66,11 @@ mod prefix;
 mod queue;
 mod request;
 mod subserver;
+mod times;
 mod walk;
 
 pub use crate::config::{
-    CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, SubmitError,
+    CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, PeerLoss, SubmitError,
 };
 pub use crate::core::{Core, Counters};
 pub use crate::event::{
@@ -88,3 +89,4 @@ pub use crate::policy::{
     SpecError, Thresholds, decide,
 };
 pub use crate::router::{Router, Threshold};
+pub use crate::times::{Spent, Times};

@@ -238,6 +238,14 @@ impl Pages {
         }
     }
 
+    /// Nothing that `model` has computed is trusted any more. Cached pages that no other model has computed are free.
+    pub(crate) fn forget(&mut self, model: ModelId) {
+        for page in (0..self.total() as u32).map(PageId) {
+            self.view(page, model).valid = 0;
+            self.settle(page);
+        }
+    }
+
     /// A bug for a test to find: positions count as computed that are not.
     #[cfg(test)]
     pub(crate) fn pretend_computed(&mut self, page: PageId, model: ModelId, valid: u8) {

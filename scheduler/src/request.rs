@@ -1,7 +1,7 @@
 //! Requests and the table that holds them.
 
 use crate::config::NewRequest;
-use crate::ids::{MAX_MODELS, ModelId, ModelSet, PAGE_TOKENS, PageId, RequestId, RouteId};
+use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::Account;
 use crate::pages::pages_for;
 use crate::queue::Links;
@@ -9,6 +9,10 @@ use crate::router::{Budget, Threshold, Visit};
 
 /// A request is preempted at most this often.
 pub(crate) const MAX_PREEMPTIONS: u32 = 2;
+
+/// A request goes on elsewhere at most this often when its model is lost. Models that are lost and come back in turn would
+/// hand it back and forth for ever.
+pub(crate) const MAX_DISPLACED: u32 = 4;
 
 /// Where a request is. "Pending at m" is not a state of its own: an admitted request is pending at every model it
 /// has visited except its owner.
@@ -38,6 +42,8 @@ impl State {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
             (Self::Ready(_) | Self::Running(_), Self::Waiting) => true,
             (Self::Ready(from), Self::Running(to)) => from == to,
+            // Its model is lost, and it goes on at another.
+            (Self::Ready(from), Self::Ready(to)) => from != to,
             (Self::Finished, _) => false,
             (_, Self::Finished) => true,
             _ => false,
@@ -62,6 +68,8 @@ pub(crate) struct Request {
     /// Its last row was cut by the token limit: it waits for no threshold.
     pub(crate) cut: bool,
     pub(crate) visit: Visit,
+    /// When it was handed over, until it is in a batch of the model that it went to.
+    pub(crate) handed_at: Option<Nanos>,
     /// Candidates dropped since the last commit.
     pub(crate) drops: u32,
     pub(crate) route: RouteId,
@@ -76,6 +84,8 @@ pub(crate) struct Request {
     pub(crate) high_water: [u32; MAX_MODELS],
     /// How often it was preempted.
     pub(crate) preempted: u32,
+    /// How often its model was lost under it.
+    pub(crate) displaced: u32,
     /// The model that owned it when it was preempted, or to which it was handed off as a new request: there it goes on.
     pub(crate) resume: Option<ModelId>,
     /// Its number in the order of arrival.
@@ -93,6 +103,8 @@ pub(crate) struct Request {
     pub(crate) min_tokens: u32,
     pub(crate) ignore_eos: bool,
     pub(crate) stop_ids: Vec<u32>,
+    /// The model it starts at feeds every token of the prompt.
+    pub(crate) score_prompt: bool,
 }
 
 impl Request {
@@ -113,6 +125,7 @@ impl Request {
             may_visit: ModelSet::EMPTY,
             cut: false,
             visit: Visit::default(),
+            handed_at: None,
             drops: 0,
             route: new.route,
             account,
@@ -121,6 +134,7 @@ impl Request {
             published: 0,
             high_water: [0; MAX_MODELS],
             preempted: 0,
+            displaced: 0,
             resume: None,
             arrival,
             priority: new.priority,
@@ -135,6 +149,7 @@ impl Request {
             min_tokens: new.min_tokens,
             ignore_eos: new.ignore_eos,
             stop_ids: new.stop_ids,
+            score_prompt: new.score_prompt,
         }
     }
 
@@ -143,8 +158,9 @@ impl Request {
     }
 
     /// Moves to another state; only the moves of the design are possible.
-    pub(crate) fn enter(&mut self, next: State) {
+    pub(crate) fn enter(&mut self, now: Nanos, next: State) {
         assert!(self.state.may_become(next), "a request cannot go from {:?} to {next:?}", self.state);
+        self.account.moved(now, self.state, next);
         self.state = next;
     }
 
@@ -177,6 +193,12 @@ impl Request {
     /// Whether there is a whole block to publish, if a model has computed it.
     pub(crate) fn may_publish(&self) -> bool {
         self.publishable() >= (self.published as usize + 1) * PAGE_TOKENS
+    }
+
+    /// Whether tokens of its prompt are still to be scored, by the model it starts at: then none of them may be found in
+    /// a cache. Nothing is asked about what comes behind the last one.
+    pub(crate) fn is_scoring(&self) -> bool {
+        self.score_prompt && self.high_water[self.entry.index()] + 1 < self.prompt_len
     }
 
     /// Appends a token of the answer.
@@ -309,7 +331,7 @@ mod tests {
 
     fn request(ledger: &mut Ledger) -> Request {
         let new = NewRequest { prompt: vec![1, 2, 3], max_new_tokens: 4, ..NewRequest::default() };
-        let account = ledger.open(3, Terms::default());
+        let account = ledger.open(0, 3, Terms::default());
         Request::new(new, ModelId(0), account, ledger.opened)
     }
 
@@ -329,6 +351,8 @@ mod tests {
             (State::Waiting, State::Ready(b)),
             (State::Ready(a), State::Running(a)),
             (State::Ready(b), State::Running(b)),
+            (State::Ready(a), State::Ready(b)),
+            (State::Ready(b), State::Ready(a)),
             (State::Running(a), State::Ready(a)),
             (State::Running(a), State::Ready(b)),
             (State::Running(b), State::Ready(a)),
@@ -350,7 +374,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "cannot go from Waiting to Running")]
     fn an_illegal_move_panics() {
-        request(&mut Ledger::default()).enter(State::Running(ModelId(0)));
+        request(&mut Ledger::default()).enter(0, State::Running(ModelId(0)));
     }
 
     #[test]
@@ -360,7 +384,7 @@ mod tests {
         let first = table.insert(request(&mut ledger));
         let second = table.insert(request(&mut ledger));
         assert_eq!((first.slot(), second.slot()), (0, 1));
-        ledger.close(&mut table.at_mut(0).account, &FinishReason::Cancelled);
+        ledger.close(0, &mut table.at_mut(0).account, &FinishReason::Cancelled);
         table.remove(0);
         assert!(table.get(first).is_none());
         let third = table.insert(request(&mut ledger));

@@ -12,6 +12,8 @@ pub(crate) struct Subserver {
     pub(crate) queue: Queue,
     batch: Batch,
     in_flight: bool,
+    /// Its device works at a step that was given up when the model was lost.
+    pub(crate) abandoned: bool,
     /// Per row of the batch: the row that writes what it reads, or [`crate::pages::NO_ROW`].
     pub(crate) reads: Vec<u32>,
     /// Per model: running requests of the batch in flight that sample and may go there.
@@ -29,13 +31,15 @@ pub(crate) struct Subserver {
 impl Subserver {
     pub(crate) fn new(model: ModelId, limits: ModelLimits, max_running: usize) -> Self {
         let most_rows = limits.max_batch_rows.min(limits.max_step_tokens).min(max_running);
-        let batch = Batch { model, rows: Vec::with_capacity(most_rows), ..Batch::default() };
+        let delays = Vec::with_capacity(most_rows);
+        let batch = Batch { model, rows: Vec::with_capacity(most_rows), delays, ..Batch::default() };
         Self {
             model,
             limits,
             queue: Queue::default(),
             batch,
             in_flight: false,
+            abandoned: false,
             reads: Vec::with_capacity(most_rows),
             goes_to: [0; MAX_MODELS],
             running: 0,
@@ -68,6 +72,7 @@ impl Subserver {
         assert!(!self.in_flight, "{} has a batch in flight", self.model);
         (self.batch.fed_tokens, self.batch.prompt_tokens) = (0, 0);
         self.reads.clear();
+        self.batch.delays.clear();
         self.goes_to = [0; MAX_MODELS];
         std::mem::take(&mut self.batch)
     }
@@ -91,6 +96,12 @@ impl Subserver {
         assert!(self.in_flight, "{} has no batch in flight", self.model);
         self.in_flight = false;
         std::mem::take(&mut self.batch.rows)
+    }
+
+    /// As [`Subserver::land`], although the device still works at the batch.
+    pub(crate) fn abandon(&mut self) -> Vec<Row> {
+        self.abandoned = true;
+        self.land()
     }
 
     pub(crate) fn give_back(&mut self, mut rows: Vec<Row>) {

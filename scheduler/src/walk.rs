@@ -4,10 +4,11 @@
 //! steps: whoever has a candidate for the next position, from a step just run or remembered from an earlier one,
 //! takes the same walk.
 
+use crate::config::PeerLoss;
 use crate::event::{Effect, FailKind, FinishReason};
-use crate::ids::{ModelId, ModelSet};
+use crate::ids::{ModelId, ModelSet, RequestId};
 use crate::request::Request;
-use crate::router::{Payload, ReceiveRow, RouteRow, Router, Verdict, Visit};
+use crate::router::{Payload, ROUTER_PAYLOAD, ReceiveRow, RouteRow, Router, Verdict, Visit};
 
 /// A request whose router drops this many candidates in a row fails instead of circling for ever.
 pub(crate) const MAX_DROPS: u32 = 64;
@@ -18,6 +19,12 @@ pub(crate) struct Guide<'a> {
     pub(crate) router: &'a dyn Router,
     pub(crate) reach: ModelSet,
     pub(crate) eos_ids: &'a [u32],
+    /// The model that budgets leave alone.
+    pub(crate) entry: ModelId,
+    /// Models that nobody can be sent to.
+    pub(crate) lost: ModelSet,
+    /// What becomes of those who would be.
+    pub(crate) on_loss: PeerLoss,
 }
 
 /// Where the request goes.
@@ -48,6 +55,9 @@ pub(crate) fn settle(
             None => Outcome::Stay,
         };
     }
+    if guide.lost.contains(to) && guide.on_loss == PeerLoss::Continue {
+        return stay_instead(guide, row, to, request, effects);
+    }
     let mut payload = Payload::default();
     if guide.router.send(row, to, &mut payload) == Verdict::Drop {
         request.account.discard(from);
@@ -59,8 +69,56 @@ pub(crate) fn settle(
         // Finish before handing over: the peer never sees a request that has ended.
         return Outcome::Finish(reason);
     }
-    arrive(guide.router, row, to, &payload, request);
+    if guide.lost.contains(to) {
+        return Outcome::Finish(FinishReason::Failed(FailKind::ModelLost { model: to }));
+    }
+    arrive(guide.router, row.request, (from, to), &payload, request);
     Outcome::HandOver(to)
+}
+
+/// The router sends the row to a lost model: it stays where it is, and its candidate with it, as far as its budget lets
+/// this model write on.
+fn stay_instead(
+    guide: Guide<'_>,
+    row: &RouteRow,
+    to: ModelId,
+    request: &mut Request,
+    effects: &mut Vec<Effect>,
+) -> Outcome {
+    request.account.degrade();
+    if let Some(reason) = commit(guide, row, request, effects) {
+        return Outcome::Finish(reason);
+    }
+    match row.model == guide.entry || allows_another(request, guide.entry) {
+        true => Outcome::Stay,
+        false => Outcome::Finish(FinishReason::Failed(FailKind::ModelLost { model: to })),
+    }
+}
+
+/// Tokens of the answer by other models than the route's entry.
+fn by_others(request: &Request, entry: ModelId) -> u32 {
+    let usage = request.account.usage();
+    usage.completion_tokens - usage.committed[entry.index()]
+}
+
+/// Whether the budget lets another model than the entry write the next token.
+pub(crate) fn allows_another(request: &Request, entry: ModelId) -> bool {
+    let others = u64::from(by_others(request, entry));
+    request.budget.is_none_or(|budget| budget.allows(others, request.generated()))
+}
+
+/// The model that owned the request is lost: it arrives at another, without a message from there but the count that
+/// budgets are kept by.
+pub(crate) fn arrive_instead(
+    router: &dyn Router,
+    id: RequestId,
+    (from, to): (ModelId, ModelId),
+    entry: ModelId,
+    request: &mut Request,
+) {
+    let mut payload = Payload::default();
+    payload.0[ROUTER_PAYLOAD..].copy_from_slice(&by_others(request, entry).to_le_bytes());
+    arrive(router, id, (from, to), &payload, request);
 }
 
 /// Commits the candidate and tells `effects`; why the request ends with it, if it does.
@@ -96,19 +154,25 @@ fn finish_reason(eos_ids: &[u32], token: u32, generated: u32, request: &Request)
 }
 
 /// The peer's side of a handoff: a fresh visit, and something to feed.
-fn arrive(router: &dyn Router, row: &RouteRow, to: ModelId, payload: &Payload, request: &mut Request) {
+fn arrive(
+    router: &dyn Router,
+    id: RequestId,
+    (from, to): (ModelId, ModelId),
+    payload: &Payload,
+    request: &mut Request,
+) {
     let arrival = ReceiveRow {
-        request: row.request,
+        request: id,
         model: to,
         position: request.tokens.len() as u32,
         generated: request.generated(),
-        threshold: row.threshold,
-        seed: row.seed,
-        choice: row.choice,
-        budget: row.budget,
+        threshold: request.threshold,
+        seed: request.seed,
+        choice: request.choice,
+        budget: request.budget,
     };
     let mut visit = Visit::default();
-    router.receive(&arrival, row.model, payload, &mut visit);
+    router.receive(&arrival, from, payload, &mut visit);
     // `committed` is the core's own count, whatever the router wrote there.
     request.visit = Visit { committed: 0, ..visit };
     request.account.handoff();

@@ -5,7 +5,9 @@ mod routes;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
+use tokenrouter_engine::{
+    EngineConfig, EngineError, EngineHandle, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+};
 use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
 
@@ -49,6 +51,7 @@ pub fn start(
         eos_ids: engine.info.eos_ids.clone(),
         routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
+        prices: Vec::new(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
@@ -152,6 +155,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
+        faults: FaultOptions::default(),
     })
 }
 

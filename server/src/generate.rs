@@ -56,20 +56,11 @@ fn build_request(args: &GenerateArgs, deployment: &Deployment) -> Result<EngineR
     }
     Ok(EngineRequest {
         client: CLIENT,
-        max_new_tokens: args.max_tokens.min(room),
-        prompt,
         route: route(args.model.as_deref(), &deployment.limits.routes)?,
         threshold: args.threshold.as_deref().map(threshold).transpose()?,
-        max_llm_fraction: None,
-        query_score: None,
         sampling: SamplingParams { temperature: args.temperature, ..SamplingParams::default() },
         seed: args.seed,
-        choice: 0,
-        ignore_eos: false,
-        stop_ids: Vec::new(),
-        min_tokens: 0,
-        priority: 0,
-        cache_salt: None,
+        ..EngineRequest::new(prompt, args.max_tokens.min(room))
     })
 }
 
@@ -105,6 +96,7 @@ fn print_answer(deployment: &Deployment) -> Result<(), String> {
                     }
                     return emit(&summary(&painter, &names, &usage));
                 }
+                ClientEvent::Prompt { .. } => {}
                 ClientEvent::Refused { error, .. } => return Err(error.to_string()),
             }
         }

@@ -192,7 +192,7 @@ pub(crate) fn run(engine: &EngineHandle, asked: &[EngineRequest], at_once: usize
     while ended < asked.len() {
         for event in engine.wait_report().expect("the engine runs").events {
             match event {
-                ClientEvent::Token { client, token, model } => {
+                ClientEvent::Token { client, token, model, .. } => {
                     let (tokens, writers) = written.entry(client).or_default();
                     tokens.push(token);
                     writers.push(model);
@@ -205,6 +205,7 @@ pub(crate) fn run(engine: &EngineHandle, asked: &[EngineRequest], at_once: usize
                     ended += 1;
                     submit(1);
                 }
+                ClientEvent::Prompt { .. } => {}
                 ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    RouteConfig, SamplingParams,
+    FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -38,6 +38,7 @@ pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
         policy: Policy::default(),
         handoff: Handoff::default(),
         planner: None,
+        faults: FaultOptions::default(),
     }
 }
 
@@ -55,20 +56,9 @@ pub fn start(config: &EngineConfig, registry: &Registry) -> EngineHandle {
 pub fn request(client: u64, prompt: &[u32], route: u16, max_new_tokens: u32) -> EngineRequest {
     EngineRequest {
         client,
-        prompt: prompt.to_vec(),
-        max_new_tokens,
         route: RouteId(route),
-        threshold: None,
-        max_llm_fraction: None,
-        query_score: None,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-        seed: 0,
-        choice: 0,
-        ignore_eos: false,
-        stop_ids: Vec::new(),
-        min_tokens: 0,
-        priority: 0,
-        cache_salt: None,
+        ..EngineRequest::new(prompt.to_vec(), max_new_tokens)
     }
 }
 
@@ -79,10 +69,22 @@ pub struct Outcome {
     pub tokens: Vec<u32>,
     /// The writer of each.
     pub writers: Vec<u8>,
+    /// What the writer said about each, of a request that asks.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// What was said about the tokens of the prompt but the first, of a request that asks.
+    pub prompt: Vec<TokenLogprobs>,
     /// Why it ended.
     pub reason: FinishReason,
     /// Its account.
     pub usage: Usage,
+}
+
+#[derive(Default)]
+struct Written {
+    tokens: Vec<u32>,
+    writers: Vec<u8>,
+    logprobs: Vec<TokenLogprobs>,
+    prompt: Vec<TokenLogprobs>,
 }
 
 /// Submits all requests at once and waits for every answer.
@@ -91,20 +93,28 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
     for request in requests {
         engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
     }
-    let mut written: HashMap<u64, (Vec<u32>, Vec<u8>)> = HashMap::new();
+    let mut written: HashMap<u64, Written> = HashMap::new();
     let mut done = HashMap::new();
     while done.len() < count {
         let report = engine.wait_report().expect("the engine runs");
         for event in report.events {
             match event {
-                ClientEvent::Token { client, token, model } => {
-                    let (tokens, writers) = written.entry(client).or_default();
-                    tokens.push(token);
-                    writers.push(model);
+                ClientEvent::Prompt { client, start, scores } => {
+                    let written = written.entry(client).or_default();
+                    assert_eq!(written.prompt.len() + 1, start, "parts of a prompt follow on each other");
+                    assert!(written.tokens.is_empty(), "a prompt is scored before the answer");
+                    written.prompt.extend(scores);
+                }
+                ClientEvent::Token { client, token, model, logprobs } => {
+                    let written = written.entry(client).or_default();
+                    written.tokens.push(token);
+                    written.writers.push(model);
+                    written.logprobs.extend(logprobs.map(|boxed| *boxed));
                 }
                 ClientEvent::Finished { client, reason, usage } => {
-                    let (tokens, writers) = written.remove(&client).unwrap_or_default();
-                    done.insert(client, Outcome { tokens, writers, reason, usage });
+                    let Written { tokens, writers, logprobs, prompt } =
+                        written.remove(&client).unwrap_or_default();
+                    done.insert(client, Outcome { tokens, writers, logprobs, prompt, reason, usage });
                 }
                 ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
             }

@@ -22,7 +22,7 @@ use super::start::padding_step;
 use super::weights::Weights;
 use crate::heads::cuda::CudaHeads;
 use crate::model::{ModelOptions, OpenModel};
-use crate::ranks::{GraphKey, LaunchRecord};
+use crate::ranks::{GraphKey, LaunchRecord, Room};
 use crate::shard::Shard;
 use crate::step::Step;
 
@@ -291,10 +291,11 @@ impl CudaModel {
     }
 
     /// Reads the results of the finished `step`: one for each row from the shard that samples, nothing from the others.
-    pub(crate) fn results(&mut self, step: &Step, out: &mut Vec<RowResult>) {
+    pub(crate) fn results(&mut self, step: &Step, room: &mut Room) {
         if !self.shape.shard.samples() {
             return;
         }
+        let out = &mut room.results;
         let words = self.results_host.as_slice();
         let broken = words[ResultMap::EMBED_FAULT] != 0;
         let results = Results { words, map: self.finished, flags: step.flags, ln_vocab: self.ln_vocab };

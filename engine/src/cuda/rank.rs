@@ -8,7 +8,7 @@ use tokenrouter_scheduler::ModelId;
 
 use super::context::RankContext;
 use super::model::CudaModel;
-use crate::ranks::{LaunchRecord, RankDevice, RankDone};
+use crate::ranks::{LaunchRecord, RankDevice, RankDone, Room};
 
 /// How long a step of several ranks may take before the others are thought dead.
 const COLLECTIVE_DEADLINE: Duration = Duration::from_secs(60);
@@ -112,19 +112,21 @@ impl Place {
             }
         };
         let record = self.flight.take()?.record;
-        let mut results = Vec::new();
+        let mut room = Room::default();
         if failure.is_none() && self.held.model.shard().samples() {
-            results = record.take_room();
-            self.held.model.results(&record.step, &mut results);
+            room = record.take_room();
+            self.held.model.results(&record.step, &mut room);
         }
-        Some(RankDone { record, results, failure })
+        Some(RankDone { record, room, failure, gone: self.broken.is_some() })
     }
 }
 
 impl RankDevice for CudaRank {
     fn launch(&mut self, record: Arc<LaunchRecord>) {
-        if let Err(why) = self.start(record.model().index(), &record) {
-            self.refused.push_back(RankDone { record, results: Vec::new(), failure: Some(why) });
+        let index = record.model().index();
+        if let Err(why) = self.start(index, &record) {
+            let gone = self.places.get(index).and_then(Option::as_ref).is_none_or(|p| p.broken.is_some());
+            self.refused.push_back(RankDone { gone, ..RankDone::failed(record, why) });
         }
     }
 

@@ -13,7 +13,7 @@ use super::step::{Scratch, run_step};
 use super::{Notify, RankExecutor};
 use crate::comm::Stop;
 use crate::model::Model;
-use crate::ranks::{LaunchRecord, Placed, Rank, RankDevice, RankDone};
+use crate::ranks::{LaunchRecord, Placed, Rank, RankDevice, RankDone, Room};
 use crate::step::StepLimits;
 
 /// A model for the CPU: whole, or its parts in order.
@@ -36,7 +36,7 @@ impl RankExecutor {
     pub fn cpu(models: Vec<CpuModel>, wake: Notify) -> std::io::Result<Self> {
         let placed = |model: &CpuModel| Placed {
             devices: model.parts.iter().map(|(rank, _)| *rank).collect(),
-            graph: Box::new(|_| None),
+            graph: Box::new(|_| Err(super::NoGraph::Off)),
             limits: model.limits,
         };
         let placed = models.iter().map(placed).collect();
@@ -100,7 +100,7 @@ impl CpuRank {
     }
 
     fn refuse(&self, record: Arc<LaunchRecord>, why: String) {
-        let _ = self.ended_in.send(RankDone { record, results: Vec::new(), failure: Some(why) });
+        let _ = self.ended_in.send(RankDone { gone: true, ..RankDone::failed(record, why) });
         if let Some(wake) = self.wake.get() {
             wake();
         }
@@ -175,18 +175,18 @@ fn run_lane(
 ) {
     let mut scratch = Scratch::new(&model);
     while let Ok(record) = inbox.recv() {
-        let mut results = if model.samples() { record.take_room() } else { Vec::new() };
+        let mut room = if model.samples() { record.take_room() } else { Room::default() };
         // A panic is a bug of ours. It must not take the process: the rows of this step fail by name, and
         // the buffers hold nothing that the next step reads.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            run_step(&mut model, &mut scratch, record.seq, &record.step, &mut results)
+            run_step(&mut model, &mut scratch, record.seq, &record.step, &mut room)
         }));
         let failure = match outcome {
             Ok(Ok(())) => None,
             Ok(Err(stopped)) => Some(stopped.to_string()),
             Err(_) => Some(format!("the step of {} panicked", record.model())),
         };
-        if ended.send(RankDone { record, results, failure }).is_err() {
+        if ended.send(RankDone { record, room, failure, gone: false }).is_err() {
             return;
         }
         if let Some(wake) = wake.get() {

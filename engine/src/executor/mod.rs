@@ -28,6 +28,30 @@ pub(crate) fn wake_on_time() {
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong) };
 }
 
+/// Why a step runs uncaptured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoGraph {
+    /// Nothing was captured.
+    Off,
+    /// Its tokens or rows fit no bucket.
+    Size,
+    /// Its attention is more than one wave.
+    Attention,
+    /// It scores tokens of prompts.
+    Scores,
+}
+
+/// Steps that no captured graph could run, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ungraphed {
+    /// More tokens or rows than the largest graph takes.
+    pub size: u64,
+    /// More attention than one wave of the device takes.
+    pub attention: u64,
+    /// Tokens of prompts to be scored.
+    pub scores: u64,
+}
+
 /// Runs steps. One step per model is in flight at most.
 pub trait Executor: Send {
     /// Empty buffers for the next step of `model`. Never called while its step is in flight.
@@ -42,6 +66,19 @@ pub trait Executor: Send {
 
     /// Takes back the buffers of a finished step.
     fn recycle(&mut self, step: Box<Step>);
+
+    /// How many steps of `model` ran without a captured graph though there are some.
+    fn ungraphed(&self, _model: ModelId) -> Ungraphed {
+        Ungraphed::default()
+    }
+
+    /// The next model that can take no further step, and why; each is named once. Asked after every [`Self::poll`], before
+    /// what that returned is delivered.
+    fn broken(&mut self) -> Option<(ModelId, String)>;
+
+    /// The step in flight of `model` was given up. It still comes back through [`Self::poll`] when it ends; parts of it that
+    /// wait for one another need not wait any longer.
+    fn abandon(&mut self, model: ModelId, why: &str);
 
     /// Whether a step is in flight whose end must be asked for, because nobody will wake the loop.
     fn must_poll(&self) -> bool;

@@ -1,13 +1,18 @@
 //! What a CPU does in a step: from the tokens to a result for each row.
 
+use tokenrouter_kernels::cpu::Isa;
+use tokenrouter_kernels::logprobs::{LogSoftmax, top_ids};
 use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
 use tokenrouter_kernels::signals::signals;
 use tokenrouter_scheduler::{MAX_HEADS, RowFault, RowResult, Signals};
 
 use crate::comm::Stopped;
 use crate::heads::PromptEnd;
+use crate::logprobs::MAX_LOGPROBS;
 use crate::model::Model;
-use crate::step::{SampleSpec, Step};
+use crate::ranks::Room;
+use crate::scores::Scores;
+use crate::step::{SampleSpec, Step, StepRow};
 
 /// What is kept between the steps of a model.
 pub(super) struct Scratch {
@@ -16,6 +21,8 @@ pub(super) struct Scratch {
     candidates: Vec<u32>,
     /// The rows whose prompt ends in this step.
     ends: Vec<PromptEnd>,
+    /// A row of raw logits whose candidate is scored, since a draw changes them.
+    raw: Vec<f32>,
 }
 
 impl Scratch {
@@ -26,6 +33,7 @@ impl Scratch {
             sample: SampleScratch::new(model.config().vocab_size),
             candidates: Vec::with_capacity(rows),
             ends: Vec::with_capacity(rows),
+            raw: vec![0.0; model.config().vocab_size],
         }
     }
 }
@@ -41,13 +49,27 @@ pub(super) fn run_step(
     scratch: &mut Scratch,
     number: u64,
     step: &Step,
-    results: &mut Vec<RowResult>,
+    room: &mut Room,
 ) -> Result<(), Stopped> {
+    let Room { results, scores } = room;
     let vocab = model.config().vocab_size;
     let ln_vocab = (vocab as f32).ln();
     scratch.candidates.clear();
     scratch.ends.clear();
-    model.forward_part(number, &step.ids, &step.tokens(), &step.logit_tokens)?;
+    let isa = Isa::fastest();
+    let mut scored = ScoredRows { step, row: 0 };
+    model.forward_scored(
+        number,
+        &step.ids,
+        &step.tokens(),
+        &step.score_tokens,
+        &step.logit_tokens,
+        |first, logits| {
+            for (place, row) in (first..).zip(logits.chunks_exact(vocab)) {
+                score(isa, row, step.score_ids[place], scored.at(place).score_top, scores);
+            }
+        },
+    )?;
     if !model.samples() {
         return Ok(());
     }
@@ -59,6 +81,9 @@ pub(super) fn run_step(
             Some(spec) => match row_logits.next() {
                 Some(logits) => {
                     let raw = signals(logits, step.flags);
+                    if spec.logprobs.is_some() {
+                        scratch.raw.copy_from_slice(logits);
+                    }
                     let history = step.history(row);
                     let result =
                         sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
@@ -67,22 +92,69 @@ pub(super) fn run_step(
                         scratch.ends.push(PromptEnd { row: index, sampled, tokens });
                     }
                     scratch.candidates.push(result.token);
+                    if let Some(top) = spec.logprobs {
+                        score(isa, &scratch.raw, result.token, top, scores);
+                    }
                     result
                 }
-                None => RowResult {
-                    fault: Some(RowFault::Other("the step gave no logits")),
-                    ..RowResult::default()
-                },
+                None => {
+                    if spec.logprobs.is_some() {
+                        scores.push_fault();
+                    }
+                    let fault = Some(RowFault::Other("the step gave no logits"));
+                    RowResult { fault, ..RowResult::default() }
+                }
             },
         };
         results.push(result);
     }
+    fail_scored(step, scores, results);
     if step.heads != 0 && !model.heads().is_empty() {
         model.score(step.heads, &scratch.candidates);
         model.score_prompts(step.heads, &step.tokens(), &scratch.ends);
         give_scores(model, step, results);
     }
     Ok(())
+}
+
+/// Finds the rows of scored tokens, which ascend.
+struct ScoredRows<'a> {
+    step: &'a Step,
+    row: usize,
+}
+
+impl ScoredRows<'_> {
+    fn at(&mut self, place: usize) -> &StepRow {
+        while self.step.rows[self.row].scored.end <= place {
+            self.row += 1;
+        }
+        &self.step.rows[self.row]
+    }
+}
+
+/// The log-probability of `id` among raw logits, and the `top` likeliest.
+fn score(isa: Isa, logits: &[f32], id: u32, top: u8, scores: &mut Scores) {
+    let mut room = [(0, 0.0); MAX_LOGPROBS as usize];
+    match (LogSoftmax::new(isa, logits), logits.get(id as usize)) {
+        (Some(softmax), Some(logit)) => {
+            let wanted = usize::from(top).min(room.len());
+            let found = top_ids(isa, logits, &mut room[..wanted]);
+            scores.push(softmax.of(*logit), room[..found].iter().map(|(id, x)| (*id, softmax.of(*x))));
+        }
+        _ => scores.push_fault(),
+    }
+}
+
+/// A row whose prompt was scored by logits that are no numbers fails by name.
+fn fail_scored(step: &Step, scores: &Scores, results: &mut [RowResult]) {
+    if step.score_tokens.is_empty() {
+        return;
+    }
+    for (row, result) in step.rows.iter().zip(results) {
+        if row.scored.clone().any(|place| scores.is_fault(place)) {
+            result.fault = result.fault.or(Some(RowFault::NonFinite));
+        }
+    }
 }
 
 /// Puts the heads' scores into the results of the sampling rows. A score that is no number would compare with

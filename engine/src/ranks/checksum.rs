@@ -46,6 +46,8 @@ pub(super) fn of(record: &LaunchRecord) -> u64 {
     let tables = [
         &step.ids,
         &step.logit_tokens,
+        &step.score_tokens,
+        &step.score_ids,
         tokens.token_row,
         tokens.positions,
         tokens.row_pages,
@@ -60,7 +62,7 @@ pub(super) fn of(record: &LaunchRecord) -> u64 {
         sum.word(0, 1 | u64::from(spec.mask_stops) << 1);
         sum.word(1, spec.key.seed);
         sum.word(2, u64::from(spec.key.choice) | u64::from(spec.key.position) << 32);
-        sum.word(3, spec.prompt_len as u64);
+        sum.word(3, spec.prompt_len as u64 | u64::from(spec.logprobs.map_or(0, |top| top + 1)) << 32);
     }
     sum.end()
 }

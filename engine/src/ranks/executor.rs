@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokenrouter_scheduler::{ModelId, RowResult};
+use tokenrouter_scheduler::ModelId;
 
 use super::device::RankDevice;
-use super::record::{GraphKey, LaunchRecord, RankDone};
+use super::record::{GraphKey, LaunchRecord, RankDone, Room};
 use super::thread::{RankEvent, RankThread};
-use crate::executor::{Executor, Notify};
+use crate::executor::{Executor, NoGraph, Notify, Ungraphed};
 use crate::step::{Step, StepLimits};
 
 /// Why a part fails whose rank is gone.
@@ -47,6 +47,8 @@ pub struct RankExecutor {
     models: Vec<ModelState>,
     events: flume::Receiver<RankEvent>,
     finished: VecDeque<Box<Step>>,
+    /// Models that have broken and were not named yet.
+    broken: VecDeque<(ModelId, String)>,
     /// Number of the last launch.
     seq: u64,
 }
@@ -58,15 +60,19 @@ struct ModelState {
     travels: bool,
     graph: GraphKey,
     limits: StepLimits,
+    /// Steps that ran uncaptured though something was captured.
+    ungraphed: Ungraphed,
     spare: Option<Box<Step>>,
     flight: Option<Flight>,
+    /// No further step of it can work.
+    broken: bool,
 }
 
 struct Flight {
     record: Arc<LaunchRecord>,
     /// The ranks whose parts have not ended: bit `i` for rank `i`.
     waiting: u64,
-    results: Vec<RowResult>,
+    room: Room,
     failure: Option<String>,
 }
 
@@ -100,17 +106,30 @@ impl RankExecutor {
             let ranks: Vec<usize> = model.devices.iter().map(place).collect();
             let (travels, spare) =
                 (ranks.iter().any(|rank| *rank > 0), Some(Box::new(Step::new(model.limits))));
-            ModelState { ranks, travels, graph: model.graph, limits: model.limits, spare, flight: None }
+            ModelState {
+                ranks,
+                travels,
+                graph: model.graph,
+                limits: model.limits,
+                ungraphed: Ungraphed::default(),
+                spare,
+                flight: None,
+                broken: false,
+            }
         };
         let models: Vec<ModelState> = models.into_iter().map(state).collect();
         let finished = VecDeque::with_capacity(models.len());
-        Ok(Self { lead, threads, names, models, events, finished, seq: 0 })
+        let broken = VecDeque::with_capacity(models.len());
+        Ok(Self { lead, threads, names, models, events, finished, broken, seq: 0 })
     }
 
     /// A part has ended.
     fn ended(&mut self, rank: usize, done: RankDone) {
-        let RankDone { record, results, failure } = done;
+        let RankDone { record, room, failure, gone } = done;
         let model = record.model();
+        if gone {
+            self.note_broken(model, rank, failure.as_deref().unwrap_or("it has broken"));
+        }
         let Some(flight) = self.models[model.index()].flight.as_mut() else { return };
         // A part that was given up when its rank died may still report.
         if flight.record.seq != record.seq || flight.waiting >> rank & 1 == 0 {
@@ -118,8 +137,8 @@ impl RankExecutor {
         }
         drop(record);
         flight.waiting &= !(1 << rank);
-        if results.capacity() > 0 {
-            flight.results = results;
+        if room.results.capacity() > 0 {
+            flight.room = room;
         }
         match failure {
             Some(why) => self.fail(model, rank, &why),
@@ -136,20 +155,32 @@ impl RankExecutor {
             let why: Arc<str> = format!("{}: {why}", self.names[rank]).into();
             flight.failure = Some(why.to_string());
             let waiting = flight.waiting;
-            for other in (0..self.threads.len()).filter(|other| waiting >> other & 1 == 1) {
-                match &self.threads[other] {
-                    None => self.lead.abort(model, &why),
-                    Some(thread) => thread.abort(model, &why),
-                }
-            }
+            self.abort(model, waiting, &why);
         }
         self.finish_if_over(model);
+    }
+
+    /// The parts of these ranks shall end.
+    fn abort(&mut self, model: ModelId, ranks: u64, why: &Arc<str>) {
+        for rank in (0..self.threads.len()).filter(|rank| ranks >> rank & 1 == 1) {
+            match &self.threads[rank] {
+                None => self.lead.abort(model, why),
+                Some(thread) => thread.abort(model, why),
+            }
+        }
+    }
+
+    /// No further step of the model can work, because of `rank`.
+    fn note_broken(&mut self, model: ModelId, rank: usize, why: &str) {
+        if !std::mem::replace(&mut self.models[model.index()].broken, true) {
+            self.broken.push_back((model, format!("{}: {why}", self.names[rank])));
+        }
     }
 
     fn finish_if_over(&mut self, model: ModelId) {
         let state = &mut self.models[model.index()];
         let Some(flight) = state.flight.take_if(|flight| flight.waiting == 0) else { return };
-        let Flight { record, results, failure, .. } = flight;
+        let Flight { record, room, failure, .. } = flight;
         let mut step = match Arc::try_unwrap(record) {
             Ok(record) => record.into_step(),
             // A rank that died holds on to it. The rows are known to the scheduler; only the buffers are new.
@@ -159,9 +190,7 @@ impl RankExecutor {
                 step
             }
         };
-        if results.capacity() > 0 {
-            step.results = results;
-        }
+        room.put_into(&mut step);
         step.failure = failure;
         self.finished.push_back(step);
     }
@@ -173,6 +202,9 @@ impl RankExecutor {
             thread.close();
         }
         for model in (0..self.models.len()).map(|m| ModelId(m as u8)) {
+            if self.models[model.index()].ranks.contains(&rank) {
+                self.note_broken(model, rank, DEAD);
+            }
             let flight = self.models[model.index()].flight.as_ref();
             if flight.is_some_and(|flight| flight.waiting >> rank & 1 == 1) {
                 self.fail(model, rank, DEAD);
@@ -192,9 +224,15 @@ impl Executor for RankExecutor {
         self.seq += 1;
         let state = &mut self.models[model.index()];
         let graph = (state.graph)(&step);
-        let record = Arc::new(LaunchRecord::new(self.seq, graph, step, state.travels));
+        match graph {
+            Ok(_) | Err(NoGraph::Off) => {}
+            Err(NoGraph::Size) => state.ungraphed.size += 1,
+            Err(NoGraph::Attention) => state.ungraphed.attention += 1,
+            Err(NoGraph::Scores) => state.ungraphed.scores += 1,
+        }
+        let record = Arc::new(LaunchRecord::new(self.seq, graph.ok(), step, state.travels));
         let waiting = state.ranks.iter().fold(0, |set, rank| set | 1 << rank);
-        state.flight = Some(Flight { record: record.clone(), waiting, results: Vec::new(), failure: None });
+        state.flight = Some(Flight { record: record.clone(), waiting, room: Room::default(), failure: None });
         // The others first: they have to wake up.
         let mut launched = 0;
         for rank in state.ranks.iter().copied() {
@@ -205,6 +243,7 @@ impl Executor for RankExecutor {
                     flight.waiting = launched | 1 << rank;
                 }
                 drop(record);
+                self.note_broken(model, rank, DEAD);
                 self.fail(model, rank, DEAD);
                 return;
             }
@@ -231,6 +270,23 @@ impl Executor for RankExecutor {
     fn recycle(&mut self, step: Box<Step>) {
         let model = step.model;
         self.models[model.index()].spare = Some(step);
+    }
+
+    fn ungraphed(&self, model: ModelId) -> Ungraphed {
+        self.models[model.index()].ungraphed
+    }
+
+    fn broken(&mut self) -> Option<(ModelId, String)> {
+        self.broken.pop_front()
+    }
+
+    fn abandon(&mut self, model: ModelId, why: &str) {
+        let state = &mut self.models[model.index()];
+        // A step of one part waits for nobody, and on a GPU an abort is for good.
+        let Some(flight) = state.flight.as_mut().filter(|_| state.ranks.len() > 1) else { return };
+        flight.failure.get_or_insert_with(|| why.to_owned());
+        let waiting = flight.waiting;
+        self.abort(model, waiting, &why.into());
     }
 
     fn must_poll(&self) -> bool {

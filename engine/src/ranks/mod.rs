@@ -12,4 +12,4 @@ mod thread;
 pub(crate) use device::RankDevice;
 pub use executor::RankExecutor;
 pub(crate) use executor::{Placed, Rank};
-pub(crate) use record::{GraphKey, LaunchRecord, RankDone};
+pub(crate) use record::{GraphKey, LaunchRecord, RankDone, Room};

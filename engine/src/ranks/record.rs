@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenrouter_scheduler::{ModelId, RowResult};
 
 use super::checksum;
+use crate::executor::NoGraph;
+use crate::scores::Scores;
 use crate::step::Step;
 
-/// Which captured graph runs a step: its token bucket, or `None` for a step that runs uncaptured. A pure function of the
-/// step, so that every rank would choose alike; the lead chooses once and the record carries it.
-pub(crate) type GraphKey = Box<dyn Fn(&Step) -> Option<u32> + Send>;
+/// Which captured graph runs a step: its token bucket, or why it runs uncaptured. A pure function of the step, so that
+/// every rank would choose alike; the lead chooses once and the record carries it.
+pub(crate) type GraphKey = Box<dyn Fn(&Step) -> Result<u32, NoGraph> + Send>;
 
 /// One step for every rank that holds a part of its model.
 #[derive(Debug)]
@@ -22,15 +24,18 @@ pub(crate) struct LaunchRecord {
     pub(crate) checksum: u64,
     /// The input. `results` and `failure` are filled by the lead when all parts are done.
     pub(crate) step: Box<Step>,
-    /// The buffer of the results, which the rank that samples takes and sends back.
-    room: Mutex<Vec<RowResult>>,
+    /// The buffers of the results, which the rank that samples takes and sends back.
+    room: Mutex<Room>,
 }
 
 impl LaunchRecord {
     /// The record of a launch. `travels` says that another rank than the lead reads it; otherwise there is nobody to check a
     /// sum, and none is made.
     pub(crate) fn new(seq: u64, graph: Option<u32>, mut step: Box<Step>, travels: bool) -> Self {
-        let room = Mutex::new(std::mem::take(&mut step.results));
+        let room = Mutex::new(Room {
+            results: std::mem::take(&mut step.results),
+            scores: std::mem::take(&mut step.scores),
+        });
         let mut record = Self { seq, graph, checksum: 0, step, room };
         if travels {
             record.checksum = checksum::of(&record);
@@ -48,15 +53,37 @@ impl LaunchRecord {
         self.checksum == checksum::of(self)
     }
 
-    /// An empty vector for the results of the rank that samples, with room for all rows.
-    pub(crate) fn take_room(&self) -> Vec<RowResult> {
+    /// Empty buffers for the results of the rank that samples, with room for all rows.
+    pub(crate) fn take_room(&self) -> Room {
         std::mem::take(&mut *self.room.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The step, with the vector that nobody took.
+    /// The step, with the buffers that nobody took.
     pub(super) fn into_step(mut self) -> Box<Step> {
-        self.step.results = self.take_room();
+        let room = self.take_room();
+        room.put_into(&mut self.step);
         self.step
+    }
+}
+
+/// What the rank that samples fills: the results of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// One per row.
+    pub(crate) results: Vec<RowResult>,
+    /// What rows ask for beside.
+    pub(crate) scores: Scores,
+}
+
+impl Room {
+    /// Gives a step what it is, where it is something: buffers that nobody has filled stay where they are.
+    pub(super) fn put_into(self, step: &mut Step) {
+        if self.results.capacity() > 0 {
+            step.results = self.results;
+        }
+        if !self.scores.is_unused() {
+            step.scores = self.scores;
+        }
     }
 }
 
@@ -65,10 +92,19 @@ impl LaunchRecord {
 pub(crate) struct RankDone {
     /// The record it belongs to.
     pub(crate) record: Arc<LaunchRecord>,
-    /// One result per row from the rank that samples, nothing from the others.
-    pub(crate) results: Vec<RowResult>,
+    /// The results from the rank that samples, nothing from the others.
+    pub(crate) room: Room,
     /// Why it failed, if it did.
     pub(crate) failure: Option<String>,
+    /// No later step of the model can work on this rank.
+    pub(crate) gone: bool,
+}
+
+impl RankDone {
+    /// A part that failed before it had results.
+    pub(crate) fn failed(record: Arc<LaunchRecord>, why: String) -> Self {
+        Self { record, room: Room::default(), failure: Some(why), gone: false }
+    }
 }
 
 #[cfg(test)]
@@ -117,8 +153,8 @@ mod tests {
     fn the_room_for_results_travels_and_comes_back() {
         let record = record(|_, _| {});
         let room = record.take_room();
-        assert!(room.is_empty() && room.capacity() >= 2);
-        assert_eq!(record.take_room().capacity(), 0, "it was taken");
+        assert!(room.results.is_empty() && room.results.capacity() >= 2);
+        assert_eq!(record.take_room().results.capacity(), 0, "it was taken");
         assert_eq!(record.into_step().results.capacity(), 0);
     }
 }

@@ -7,8 +7,8 @@ use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{ModelId, PageId, RowResult};
 
 use super::executor::{Placed, Rank, RankExecutor};
-use super::{LaunchRecord, RankDevice, RankDone};
-use crate::executor::{Executor, Notify};
+use super::{LaunchRecord, RankDevice, RankDone, Room};
+use crate::executor::{Executor, NoGraph, Notify};
 use crate::step::{Step, StepLimits};
 
 const A: ModelId = ModelId(0);
@@ -47,7 +47,8 @@ impl Fake {
         } else {
             vec![]
         };
-        state.ended.push(RankDone { record, results, failure: failure.map(str::to_owned) });
+        let room = Room { results, ..Room::default() };
+        state.ended.push(RankDone { record, room, failure: failure.map(str::to_owned), gone: false });
         drop(state);
         if let (false, Some(wake)) = (self.polled, self.wake.get()) {
             wake();
@@ -111,7 +112,7 @@ fn rig(polled: bool) -> (RankExecutor, [Fake; 3]) {
     let limits = StepLimits { rows: 2, tokens: 8, context_len: 32 };
     let placed = |devices: &[usize]| Placed {
         devices: devices.to_vec(),
-        graph: Box::new(|step| (step.ids.len() < 5).then_some(8)),
+        graph: Box::new(|step| if step.ids.len() < 5 { Ok(8) } else { Err(NoGraph::Size) }),
         limits,
     };
     let models = vec![placed(&[4, 0]), placed(&[7]), placed(&[0, 4, 7])];

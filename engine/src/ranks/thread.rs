@@ -145,8 +145,8 @@ impl RankLoop<'_> {
                     self.device.launch(record);
                 }
                 Ok(Order::Launch(record)) => {
-                    let failure = Some(format!("launch record {} does not match its checksum", record.seq));
-                    self.report.done(RankDone { record, results: Vec::new(), failure });
+                    let why = format!("launch record {} does not match its checksum", record.seq);
+                    self.report.done(RankDone::failed(record, why));
                 }
                 Ok(Order::Abort(model, why)) => self.device.abort(model, &why),
                 Err(flume::TryRecvError::Empty) => return Some(worked),

@@ -11,6 +11,7 @@ use crate::cuda::{self, CudaRank, DeviceUse, PlacedModel};
 use crate::device::CudaOptions;
 use crate::device::DeviceKind;
 use crate::error::LoadError;
+use crate::executor::NoGraph;
 use crate::executor::{CpuModel, CpuRank};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::ranks::placement::Placement;
@@ -84,7 +85,7 @@ fn build_cpu(
             .map_err(|error| EngineError::Load { model: named.name.clone(), error })?;
         models.push(CpuModel { parts, limits: step_limits(options) });
     }
-    let graph_keys = models.iter().map(|_| Box::new(|_: &_| None) as GraphKey).collect();
+    let graph_keys = models.iter().map(|_| Box::new(|_: &_| Err(NoGraph::Off)) as GraphKey).collect();
     let ranks = CpuRank::all(models).map_err(EngineError::Thread)?;
     Ok(Built { ranks, graph_keys, pages: plan.pages, plan_table: plan.to_string() })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tokenrouter_engine::heads::{Direction, HeadKind};
 use tokenrouter_engine::model::{Model, ModelOptions};
-use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, RouteConfig, start};
+use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig, start};
 use tokenrouter_scheduler::router::{Registry, RouteRow, Router, SignalSet, StepView};
 use tokenrouter_scheduler::{Handoff, ModelId, ModelSet, Policy};
 
@@ -57,6 +57,7 @@ fn config(heads: &[&str]) -> EngineConfig {
         eos_ids: Vec::new(),
         policy: Policy::Eager,
         planner: None,
+        faults: FaultOptions::default(),
         handoff: Handoff::default(),
     }
 }

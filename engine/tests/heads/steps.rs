@@ -81,7 +81,8 @@ pub(crate) fn run(
         let key =
             DrawKey { seed: 7, choice: 0, position: feed.fed.end as u32, purpose: Purpose::Sample, model: 0 };
         let prompt_len = feed.prompt.unwrap_or(feed.fed.end);
-        let spec = SampleSpec { sampling: sampling.clone(), key, prompt_len, mask_stops: false };
+        let spec =
+            SampleSpec { sampling: sampling.clone(), key, prompt_len, mask_stops: false, logprobs: None };
         let pages = feed.pages.map(PageId);
         step.push_row(&tokens[..feed.fed.end], feed.fed.clone(), &pages, feed.samples.then_some(spec));
     }

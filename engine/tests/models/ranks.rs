@@ -49,7 +49,7 @@ fn launch(executor: &mut RankExecutor, model: ModelId, page: u32) {
     let sampling = Arc::new(RowSampling { params, stop_ids: Vec::new(), needs_history: false });
     // The same name for the draw, so that both models answer alike.
     let key = DrawKey { seed: 7, choice: 0, position: 10, purpose: Purpose::Sample, model: 0 };
-    let spec = SampleSpec { sampling, key, prompt_len: 10, mask_stops: false };
+    let spec = SampleSpec { sampling, key, prompt_len: 10, mask_stops: false, logprobs: None };
     let tokens: Vec<u32> = (3..13).collect();
     step.push_row(&tokens, 0..10, &[PageId(page)], Some(spec));
     executor.launch(step);

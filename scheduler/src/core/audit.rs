@@ -14,6 +14,28 @@ impl Core {
         self.audit_queues();
         self.audit_counts();
         self.audit_batches();
+        self.audit_lost();
+    }
+
+    /// Nobody is at a lost model or waits for it, and nothing there is trusted.
+    fn audit_lost(&self) {
+        for sub in &self.subservers {
+            let (model, lost) = (sub.model, self.lost.contains(sub.model));
+            assert!(lost || !sub.abandoned, "{model} is back before its step has ended");
+            if !lost {
+                continue;
+            }
+            assert!(!sub.is_busy() && sub.queue.is_empty(), "{model} is lost and has work");
+            for (slot, request) in self.table.iter() {
+                assert_eq!(request.watermarks[model.index()], 0, "slot {slot} trusts {model}, which is lost");
+                assert!(!request.may_visit.contains(model), "slot {slot} may visit {model}, which is lost");
+                let next = request.resume.unwrap_or(request.entry);
+                assert!(request.state() != State::Waiting || next != model, "slot {slot} waits for {model}");
+            }
+            let trusted =
+                (0..self.pages.total() as u32).any(|page| self.pages.valid(PageId(page), model) > 0);
+            assert!(!trusted, "a page of {model}, which is lost, counts as computed");
+        }
     }
 
     fn audit_requests(&self) {

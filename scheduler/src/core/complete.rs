@@ -49,18 +49,23 @@ impl Scratch {
 }
 
 impl Core {
-    /// Delivers the results of a model's batch, one per row in order. On an error nothing has changed.
+    /// Delivers the results of a model's batch, one per row in order. On an error nothing has changed. Those of a batch
+    /// that was given up when the model was lost are dropped.
     pub fn complete(
         &mut self,
         now: Nanos,
         model: ModelId,
         results: &[RowResult],
     ) -> Result<(), CompleteError> {
+        if self.end_abandoned(model) {
+            return Ok(());
+        }
         let batch = self.batch(model).ok_or(CompleteError::NoBatch(model))?;
         let (expected, fed, prompt) = (batch.rows.len(), batch.fed_tokens, batch.prompt_tokens);
         if expected != results.len() {
             return Err(CompleteError::RowCount { model, results: results.len(), rows: expected });
         }
+        self.now = now;
         let spent = self.overlap.end(model, now);
         self.estimates.add_step(model, expected, fed, prompt, spent);
         for sub in &self.subservers {
@@ -88,9 +93,10 @@ impl Core {
     /// The whole step failed: its rows fail with `why`, nothing else does. Without a batch in flight it does
     /// nothing.
     pub fn complete_failed(&mut self, now: Nanos, model: ModelId, why: &str) {
-        if self.batch(model).is_none() {
+        if self.end_abandoned(model) || self.batch(model).is_none() {
             return;
         }
+        self.now = now;
         self.epoch = true;
         self.overlap.end(model, now);
         let rows = self.subservers[model.index()].land();
@@ -138,6 +144,10 @@ impl Core {
                 self.finish(slot, FinishReason::Failed(kind), false);
                 continue;
             }
+            if row.samples && request.max_new_tokens == 0 {
+                self.finish(slot, FinishReason::Length, false);
+                continue;
+            }
             if row.samples {
                 scratch.routes.push((request.route, scratch.rows.len() as u32));
                 scratch.rows.push(route_row(request, model, row, result));
@@ -178,14 +188,14 @@ impl Core {
             // In reverse to the front and forwards to the back, so that they keep their order.
             let slot = cut[if crowded { i } else { cut.len() - 1 - i }];
             let (request, links) = self.table.at_mut_linked(slot);
-            request.enter(State::Ready(model));
+            request.enter(self.now, State::Ready(model));
             request.cut = true;
             if crowded { sub.queue.push_back(links, slot) } else { sub.queue.push_front(links, slot) }
         }
     }
 
     /// A request that ended while its row was in flight lets go of its slot and pages now. True for such a row.
-    fn release_if_over(&mut self, row: &Row) -> bool {
+    pub(super) fn release_if_over(&mut self, row: &Row) -> bool {
         let slot = row.request.slot();
         let request = self.table.at(slot);
         if request.state() != State::Finished {
@@ -226,10 +236,20 @@ impl Core {
             let (request, links) = self.table.at_mut_linked(slot);
             let route = route_of(&self.routes, request.route);
             let before = request.tokens.len();
-            let guide = Guide { router: &*route.router, reach: route.reach, eos_ids: &self.config.eos_ids };
+            let guide = Guide {
+                router: &*route.router,
+                reach: route.reach,
+                eos_ids: &self.config.eos_ids,
+                entry: route.entry,
+                lost: self.lost,
+                on_loss: self.on_loss,
+            };
             let outcome = settle(guide, row, to, request, &mut self.effects);
             let committed = request.tokens.len() > before;
             total += u64::from(committed);
+            if committed && request.generated() == 1 {
+                request.account.began(self.now);
+            }
             let to = match outcome {
                 Outcome::Stay => model,
                 Outcome::HandOver(to) => to,
@@ -245,6 +265,8 @@ impl Core {
             moved += 1;
             if to != model {
                 self.handoffs[model.index()][to.index()] += 1;
+                self.drops[model.index()][to.index()] += u64::from(!committed);
+                request.handed_at = Some(self.now);
                 if self.config.handoff == Handoff::Readmit {
                     self.wait_again(slot, model, to);
                     continue;
@@ -254,8 +276,8 @@ impl Core {
                 request.visited.insert(to);
             }
             // From a landed batch to the back of a queue. This is all a handoff does: a push, and counters.
-            let open = route.open_to(request, to);
-            request.enter(State::Ready(to));
+            let open = route.open_to(request, to, self.lost);
+            request.enter(self.now, State::Ready(to));
             self.subservers[to.index()].queue.push_back(links, slot);
             if request.may_visit != open {
                 self.set_visits(slot, open);

@@ -14,8 +14,8 @@ use crate::subserver::Subserver;
 const GUARD_ROUNDS: u64 = 8;
 
 impl Route {
-    /// The models that a request which stands at `at` may still visit, `at` included.
-    pub(super) fn open_to(&self, request: &Request, at: ModelId) -> ModelSet {
+    /// The models that a request which stands at `at` may still visit, `at` included: none of `lost`.
+    pub(super) fn open_to(&self, request: &Request, at: ModelId, lost: ModelSet) -> ModelSet {
         // The one model of a route is not asked for.
         if self.reach == ModelSet::of(at) {
             return self.reach;
@@ -29,7 +29,7 @@ impl Route {
             visit: request.visit,
             usage: request.account.usage(),
         };
-        self.router.may_visit(&row).intersection(self.reach).union(ModelSet::of(at))
+        self.router.may_visit(&row).intersection(self.reach).without(lost).union(ModelSet::of(at))
     }
 }
 
@@ -49,7 +49,7 @@ impl Core {
     /// An admitted request stands at `at`: counts it at every model it may still visit.
     pub(super) fn count_visits(&mut self, slot: usize, at: ModelId) {
         let request = self.table.at(slot);
-        let open = super::route_of(&self.routes, request.route).open_to(request, at);
+        let open = super::route_of(&self.routes, request.route).open_to(request, at, self.lost);
         self.set_visits(slot, open);
     }
 
@@ -104,7 +104,8 @@ impl Core {
             let running = sub.batch().and_then(|b| self.step_time_of(sub.model, b.rows.len(), b.fed_tokens));
             running.max(self.step_time(sub.model)).unwrap_or(0)
         };
-        let round: Nanos = self.subservers.iter().map(longest).sum();
+        let there = self.subservers.iter().filter(|sub| !self.lost.contains(sub.model));
+        let round: Nanos = there.map(longest).sum();
         self.config.guard.max(round.saturating_mul(GUARD_ROUNDS))
     }
 

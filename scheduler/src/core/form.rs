@@ -43,7 +43,10 @@ impl Core {
             batch.prompt_tokens += prompt_part(&row, request.prompt_len);
             let index = batch.rows.len() as u32;
             self.pages.launched(&request.pages, model, row.start, row.start + row.len, index);
-            request.enter(State::Running(model));
+            request.enter(now, State::Running(model));
+            if let Some(handed) = request.handed_at.take() {
+                batch.delays.push(now.saturating_sub(handed));
+            }
             request.cut = false;
             let sub = &mut self.subservers[model.index()];
             sub.queue.remove(links, slot);

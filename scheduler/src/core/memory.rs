@@ -31,7 +31,8 @@ impl Core {
             let request = self.table.at_mut(slot);
             let owner = request.resume.take().unwrap_or(request.entry);
             request.visited.insert(owner);
-            request.enter(State::Ready(owner));
+            request.account.admitted(self.now);
+            request.enter(self.now, State::Ready(owner));
             let elsewhere = request.visited.without(ModelSet::of(owner));
             elsewhere.iter().for_each(|model| self.subservers[model.index()].pending += 1);
             self.waiting.remove(&mut self.table.links, slot);
@@ -50,8 +51,10 @@ impl Core {
         if self.refused.is_some_and(|(last, had)| last == id && available <= had) {
             return false;
         }
-        let sharing = self.config.prefix_cache;
         let request = self.table.at_mut(slot);
+        // While its prompt is scored a request shares no page, so that it computes every position itself and reads nothing
+        // that another writes; what it has computed is published as it goes.
+        let sharing = self.config.prefix_cache && !request.is_scoring();
         let whole = pages_for(request.lifetime());
         let lease = if request.is_preemptible() { pages_for(request.tokens.len()) } else { whole };
         // A lifetime fits the empty cache, and more than it is never asked for: whoever waits is admitted some day.
@@ -152,7 +155,7 @@ impl Core {
     pub(super) fn wait_again(&mut self, slot: usize, owner: ModelId, resume: ModelId) {
         self.publish(slot);
         let request = self.table.at_mut(slot);
-        request.enter(State::Waiting);
+        request.enter(self.now, State::Waiting);
         request.cut = false;
         request.resume = Some(resume);
         request.watermarks.fill(0);

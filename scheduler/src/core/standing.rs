@@ -7,6 +7,8 @@ use crate::request::{Request, State};
 /// Where one live request stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
+    /// Whose it is; none while it waits.
+    pub(crate) owner: Option<ModelId>,
     /// Not admitted yet.
     pub(crate) waiting: bool,
     /// Waits after it lost its pages.
@@ -42,6 +44,7 @@ impl Core {
             None => (request.cut, request.watermarks[owner.index()], false),
         };
         Some(Standing {
+            owner: Some(owner),
             ready: !running,
             running,
             pending: request.visited.len() > 1,

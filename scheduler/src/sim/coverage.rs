@@ -36,6 +36,24 @@ seen! {
     DeadStep,
     /// A step that took hundreds of times longer.
     Stall,
+    /// A model lost while no step of it was in flight.
+    LostIdle,
+    /// A model lost with a step in flight.
+    LostBusy,
+    /// A model lost with another, which holds their devices.
+    LostBeside,
+    /// An abandoned step that ended.
+    LateStep,
+    /// A model that came back.
+    Regained,
+    /// A request refused because it would start at a lost model.
+    LostRefused,
+    /// A request that failed because it needed a lost model.
+    LostFailed,
+    /// A request for which others wrote in the place of a lost model.
+    Degraded,
+    /// Such a request that ended by itself.
+    DegradedEnded,
     /// A launch that only the guard made.
     GuardLaunch,
     /// A preemption.

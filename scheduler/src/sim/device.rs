@@ -124,6 +124,14 @@ impl Device {
         flight.rows.iter().map(|row| self.read(row, &flight)).collect::<Result<_, _>>().map(Some)
     }
 
+    /// Ends a step that was given up: it writes the cache, and nobody wants to know.
+    pub(super) fn land_late(&mut self) {
+        let Some(flight) = self.flight.as_mut() else { return };
+        // As a failed step, which reads nothing back: its pages may hold something else by now.
+        flight.fails = true;
+        drop(self.land());
+    }
+
     fn read(&self, row: &FlightRow, flight: &Flight) -> Result<RowResult, String> {
         let mut expected = self.seed();
         let mut poisoned = false;

@@ -20,6 +20,7 @@ mod device;
 mod devices;
 mod matrix;
 mod model;
+mod outage;
 #[cfg(test)]
 mod planted;
 mod random;
@@ -30,6 +31,7 @@ mod route;
 mod run;
 mod scenario;
 pub mod serving;
+mod shadow;
 
 pub use changing::{ChangingLoop, ChangingOutcome, Moment, Phase};
 pub use check::check;
@@ -38,6 +40,7 @@ pub use coverage::{Coverage, Seen};
 pub use device::DeviceSpec;
 pub use matrix::MatrixRouter;
 pub use model::{FAKE_VOCAB, fake_result};
+pub use outage::Outage;
 pub use random::Random;
 pub use random_policy::random_policy;
 pub use random_router::RandomRouter;

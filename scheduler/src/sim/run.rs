@@ -2,10 +2,12 @@
 
 use super::coverage::{Coverage, Seen};
 use super::device::Device;
+use super::outage::Outages;
 use super::scenario::{Action, Scenario, What};
+use super::shadow::Shadow;
 use crate::config::SubmitError;
 use crate::core::{Core, Counters};
-use crate::event::{Effect, FinishReason, Usage};
+use crate::event::{Effect, FailKind, FinishReason, Usage};
 use crate::ids::{ModelId, Nanos, PageId, RequestId};
 use std::fmt;
 
@@ -65,7 +67,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, SimError> {
 /// The core of a scenario.
 pub(super) fn prepare(scenario: &Scenario) -> Result<Core, SimError> {
     Core::new(scenario.config.clone(), scenario.routers())
-        .map(|core| core.exclusive(&scenario.exclusive))
+        .map(|core| core.exclusive(&scenario.exclusive).on_peer_loss(scenario.on_loss))
         .map_err(|e| SimError(format!("the scenario is not possible: {e}")))
 }
 
@@ -82,15 +84,17 @@ pub(super) fn drive(scenario: &Scenario, core: Core) -> Result<Outcome, SimError
         streams: vec![Stream::default(); scenario.requests.len()],
         ids: vec![None; scenario.requests.len()],
         coverage: Coverage::default(),
+        shadow: Shadow::new(scenario.requests.len()),
         core,
         scenario,
         next_request: 0,
         next_action: 0,
+        outages: Outages::default(),
     };
     let mut now = 0;
     for _ in 0..MOST_TURNS {
         run.turn(now)?;
-        match run.next_time() {
+        match run.next_time(now) {
             Some(next) if next >= now => now = next,
             Some(next) => return SimError::new(format!("time runs backwards from {now} to {next}")),
             None => return run.finish(now),
@@ -106,8 +110,10 @@ struct Run<'a> {
     streams: Vec<Stream>,
     ids: Vec<Option<RequestId>>,
     coverage: Coverage,
+    shadow: Shadow,
     next_request: usize,
     next_action: usize,
+    outages: Outages,
 }
 
 impl Run<'_> {
@@ -117,23 +123,31 @@ impl Run<'_> {
             (0..self.devices.len()).rev().filter(|&m| self.devices[m].ends() == Some(now)).collect();
         for &model in &due {
             self.complete(now, model)?;
-            self.after_event()?;
+            self.after_event(now)?;
         }
         while let Some(arrival) = self.scenario.requests.get(self.next_request).filter(|r| r.at <= now) {
             self.next_request += 1;
             let client = arrival.request.client as usize;
             match self.core.submit(now, arrival.request.clone()) {
-                Ok(id) => self.ids[client] = Some(id),
+                Ok(id) => {
+                    self.ids[client] = Some(id);
+                    self.shadow.submitted(client, now);
+                }
                 Err(SubmitError::QueueFull { .. }) => self.coverage.add(Seen::Refused, 1),
+                Err(SubmitError::ModelLost { model }) if self.core.lost().contains(model) => {
+                    self.coverage.add(Seen::LostRefused, 1);
+                }
                 Err(e) => return SimError::new(format!("client {client} was refused: {e}")),
             }
-            self.after_event()?;
+            self.after_event(now)?;
         }
         while let Some(&action) = self.scenario.actions.get(self.next_action).filter(|a| a.at <= now) {
             self.next_action += 1;
             self.act(now, action)?;
-            self.after_event()?;
+            self.after_event(now)?;
         }
+        self.outages.turn(self.scenario, &mut self.core, now, &mut self.coverage);
+        self.after_event(now)?;
         let contested = self.contested_claimants();
         let launched = self.core.launch(now);
         for id in contested {
@@ -149,7 +163,10 @@ impl Run<'_> {
             let stalls = self.devices[model.index()].start(&self.core, batch, now);
             self.coverage.note(Seen::Stall, stalls);
         }
-        self.after_event()?;
+        self.after_event(now)?;
+        for model in launched.iter() {
+            self.check_delays(now, model)?;
+        }
         self.alive(now)?;
         let pages = self.core.counters().pages;
         self.coverage.add(Seen::Turn, 1);
@@ -157,6 +174,18 @@ impl Run<'_> {
         self.coverage.note(Seen::Deferred, pages.deferred > 0);
         self.coverage.note(Seen::Cached, pages.cached > 0);
         Ok(())
+    }
+
+    /// The batch knows how long its rows have been on their way from another model.
+    fn check_delays(&mut self, now: Nanos, model: ModelId) -> Result<(), SimError> {
+        let Some(batch) = self.core.batch(model) else { return Ok(()) };
+        let client = |id: RequestId| self.ids.iter().position(|&other| other == Some(id));
+        let clients: Vec<usize> = batch.rows.iter().filter_map(|row| client(row.request)).collect();
+        let seen = self.shadow.delays(&clients, now);
+        if seen == batch.delays {
+            return Ok(());
+        }
+        SimError::new(format!("{model} launched with delays {:?}; seen were {seen:?}", batch.delays))
     }
 
     /// Requests between two chunks of a page that another one waits for: the launch may preempt them.
@@ -168,7 +197,8 @@ impl Run<'_> {
 
     /// Liveness, whatever the policy: while a request is admitted something runs, and nobody waits past the guard.
     fn alive(&self, now: Nanos) -> Result<(), SimError> {
-        let running = self.devices.iter().any(|d| d.ends().is_some());
+        let models = (0..self.devices.len()).map(|m| ModelId(m as u8));
+        let running = models.filter_map(|model| self.core.batch(model)).count() > 0;
         let counters = self.core.counters();
         if counters.admitted > 0 && !running {
             return SimError::new(format!("requests are ready and nothing runs: {counters:?}"));
@@ -181,6 +211,12 @@ impl Run<'_> {
 
     fn complete(&mut self, now: Nanos, model: usize) -> Result<(), SimError> {
         let id = ModelId(model as u8);
+        if self.core.is_abandoned(id) {
+            self.coverage.add(Seen::LateStep, 1);
+            self.devices[model].land_late();
+            // Late results may be anything.
+            return self.core.complete(now, id, &[]).map_err(|e| SimError(format!("late step refused: {e}")));
+        }
         match self.devices[model].land().map_err(SimError)? {
             Some(results) => self
                 .core
@@ -223,8 +259,9 @@ impl Run<'_> {
     }
 
     /// Audits the core, poisons what is free, and books the effects.
-    fn after_event(&mut self) -> Result<(), SimError> {
+    fn after_event(&mut self, now: Nanos) -> Result<(), SimError> {
         self.core.audit();
+        self.shadow.look(&self.core, &self.ids, now);
         for page in (0..self.scenario.config.pages as u32).map(PageId).filter(|&page| self.core.is_free(page))
         {
             self.devices.iter_mut().for_each(|device| device.poison(page));
@@ -245,25 +282,36 @@ impl Run<'_> {
             match effect {
                 Effect::Token { token, model, .. } => {
                     stream.tokens.push(token);
+                    self.shadow.token(client, now);
                     stream.writers.push(model);
                 }
                 Effect::Terminal { reason, usage, .. } => {
                     stream.reason = Some(reason);
                     self.coverage.add(Seen::Preemption, u64::from(usage.preemptions));
                     self.coverage.note(Seen::PreemptedTwice, usage.preemptions > 1);
+                    let reason = stream.reason.as_ref();
+                    let failed = matches!(reason, Some(FinishReason::Failed(FailKind::ModelLost { .. })));
+                    self.coverage.note(Seen::LostFailed, failed);
+                    self.coverage.note(Seen::Degraded, usage.degraded);
+                    let by_itself = matches!(reason, Some(FinishReason::Eos(_) | FinishReason::Length));
+                    self.coverage.note(Seen::DegradedEnded, usage.degraded && by_itself);
                     self.coverage.add(Seen::CachedToken, u64::from(usage.cached.iter().sum::<u32>()));
                     stream.usage = usage;
+                    self.shadow
+                        .ended(client, now, &usage)
+                        .map_err(|e| SimError(format!("client {client}: {e}")))?;
                 }
             }
         }
         Ok(())
     }
 
-    fn next_time(&self) -> Option<Nanos> {
+    fn next_time(&self, now: Nanos) -> Option<Nanos> {
         let completions = self.devices.iter().filter_map(Device::ends);
         let arrival = self.scenario.requests.get(self.next_request).map(|r| r.at);
         let action = self.scenario.actions.get(self.next_action).map(|a| a.at);
-        completions.chain(arrival).chain(action).chain(self.core.wake()).min()
+        let outage = self.outages.next_time(self.scenario, &self.core, now);
+        completions.chain(arrival).chain(action).chain(self.core.wake()).chain(outage).min()
     }
 
     /// Nothing will ever happen again: then nothing may be left.

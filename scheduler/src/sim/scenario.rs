@@ -2,11 +2,12 @@
 
 use super::device::DeviceSpec;
 use super::model::FAKE_VOCAB;
+use super::outage::{Outage, random_outages};
 use super::random::Random;
 use super::random_policy::random_policy;
 use super::reference::reference;
 use super::route::{RouteKind, SimRoute, dress};
-use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest};
+use crate::config::{CoreConfig, Handoff, ModelLimits, NewRequest, PeerLoss};
 use crate::ids::{ModelId, ModelSet, Nanos, PAGE_TOKENS, RouteId};
 use crate::router::{Online, Router, Threshold};
 
@@ -59,6 +60,12 @@ pub struct Scenario {
     pub requests: Vec<SimRequest>,
     /// Ordered by time.
     pub actions: Vec<Action>,
+    /// What becomes of requests that need a lost model.
+    pub on_loss: PeerLoss,
+    /// Ordered by time.
+    pub outages: Vec<Outage>,
+    /// A model whose step takes longer is lost until the step ends.
+    pub step_timeout: Option<Nanos>,
 }
 
 impl Scenario {
@@ -124,7 +131,8 @@ impl Scenario {
             actions.iter_mut().for_each(|a| a.at = a.at / 6 + 40);
         }
         let exclusive = random_exclusive(seed, models);
-        Self { seed, config, exclusive, devices, routes, requests, actions }
+        let (on_loss, outages, step_timeout) = random_outages(seed, models);
+        Self { seed, config, exclusive, devices, routes, requests, actions, on_loss, outages, step_timeout }
     }
 
     /// The same requests and routes in quiet weather: another policy, other latencies, limits and arrival times,
@@ -134,6 +142,7 @@ impl Scenario {
         let mut calm = self.clone();
         calm.seed = seed;
         calm.actions.clear();
+        (calm.outages, calm.step_timeout) = (Vec::new(), None);
         // What a route learns depends on the schedule, and the terms of requests with it.
         calm.routes.iter_mut().for_each(|route| route.online = Online::default());
         calm.devices.iter_mut().for_each(|device| *device = random_device(&mut random, 0.0));

@@ -4,7 +4,7 @@ use crate::api::json;
 use crate::text::TextError;
 use serde_json::{Value, json};
 use tokenrouter_engine::RefuseError;
-use tokenrouter_scheduler::SubmitError;
+use tokenrouter_scheduler::{FailKind, SubmitError};
 
 /// A refusal or failure, ready to be answered. Messages never contain bytes of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,17 @@ impl ApiError {
                 Self::invalid("token_routing.max_llm_fraction", message)
             }
             SubmitError::NoQueryScore { .. } => Self::invalid("token_routing.query_score", message),
+            SubmitError::ModelLost { .. } => Self::unavailable("model_lost", message),
             SubmitError::UnknownRoute { .. } | SubmitError::EntryOutOfReach { .. } => Self::engine(message),
+        }
+    }
+
+    /// The engine could not finish an answer.
+    pub fn from_failure(why: &FailKind) -> Self {
+        match why {
+            // Not the request's fault: elsewhere, or later, the same request may work.
+            FailKind::ModelLost { .. } => Self::unavailable("model_lost", why.to_string()),
+            _ => Self::engine(why.to_string()),
         }
     }
 
@@ -109,6 +119,8 @@ impl ApiError {
     pub fn from_text(param: &str, error: &TextError) -> Self {
         match error {
             TextError::NoTemplate => Self::unsupported(param, format!("{error}; use /v1/completions")),
+            TextError::Continue => Self::invalid("continue_final_message", error.to_string()),
+            TextError::Template(_) => Self::invalid("chat_template", error.to_string()),
             TextError::File { .. } => Self::engine("the tokenizer files cannot be used"),
             _ => Self::invalid(param, error.to_string()),
         }

@@ -5,22 +5,27 @@
 //! to true here. Events, each on a line of its own:
 //!
 //! ```text
+//! {"id":1,"event":"prompt","choice":0,"text":"Who"}
 //! {"id":1,"event":"token","choice":0,"text":"Max","token":77,"model":"small"}
 //! {"id":1,"event":"finish","choice":0,"text":"","finish_reason":"stop","stop_reason":null}
 //! {"id":1,"event":"done","usage":{...},"token_routing":{...}}
 //! {"id":1,"event":"error","error":{"message":...,"type":...,"param":...,"code":...}}
 //! ```
 //!
-//! There is one `token` event per committed token; its `text` is what became visible with it and may be empty
+//! Thoughts and tool calls are members `reasoning_content` and `tool_calls` as in a chat's stream, where there are some.
+//!
+//! `prompt` comes first with `echo`. There is one `token` event per committed token; its `text` is what became visible with it and may be empty
 //! (half a character, a possible stop string, the end-of-sequence token). `finish` comes once per choice with the text
 //! that had been held back. With `"stream": false` there are no `token` events and `finish` carries the whole
 //! text, so the texts of a choice's events always make up its answer. With `return_token_ids`, `finish` has
-//! `token_ids`, all of them. `done` or `error` is the last event of a request; a line that cannot be understood
+//! `token_ids`, all of them. With `logprobs`, a `token` event has `logprobs` with the members of an entry of a chat's
+//! `content`, `prompt` the arrays of a completion, and without `stream` `finish` has what the endpoint's body has. `done` or `error` is the last event of a request; a line that cannot be understood
 //! gets just an `error`.
 
 use crate::api::choice::Choice;
 use crate::api::request::{ApiLimits, ApiRequest};
-use crate::api::{ApiError, chat, completions, json};
+use crate::api::split::Delta;
+use crate::api::{ApiError, chat, completions, json, message};
 use crate::text::TextModel;
 use serde_json::{Map, Value};
 
@@ -61,7 +66,12 @@ pub(crate) fn error_line(id: &Value, error: &ApiError) -> Vec<u8> {
 }
 
 /// Appends one event.
-pub(crate) fn write<const N: usize>(out: &mut Vec<u8>, id: &Value, event: &str, members: [(&str, Value); N]) {
+pub(crate) fn write<'a>(
+    out: &mut Vec<u8>,
+    id: &Value,
+    event: &str,
+    members: impl IntoIterator<Item = (&'a str, Value)>,
+) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
     map.insert("event".into(), event.into());
@@ -74,26 +84,52 @@ fn write_map(out: &mut Vec<u8>, map: Map<String, Value>) {
     out.push(b'\n');
 }
 
+/// Appends the `token` event of a choice. With the request goes the id of its answer, with the token its writer.
+pub(crate) fn write_token(
+    out: &mut Vec<u8>,
+    id: &Value,
+    request: (&ApiRequest, &str),
+    index: usize,
+    delta: &Delta,
+    token: (u32, &str),
+    logprobs: Option<Value>,
+) {
+    let mut map = Map::new();
+    map.insert("id".into(), id.clone());
+    map.insert("event".into(), "token".into());
+    map.insert("choice".into(), index.into());
+    map.insert("text".into(), delta.content.clone().into());
+    message::parts(&mut map, request.0, request.1, index, delta);
+    map.insert("token".into(), token.0.into());
+    map.insert("model".into(), token.1.into());
+    map.extend(logprobs.map(|said| ("logprobs".to_owned(), said)));
+    write_map(out, map);
+}
+
 /// Appends the `finish` event of a choice.
 pub(crate) fn write_finish(
     out: &mut Vec<u8>,
     id: &Value,
-    request: &ApiRequest,
+    request: (&ApiRequest, &str),
     index: usize,
     choice: &Choice,
-    text: &str,
+    logprobs: Value,
 ) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
     map.insert("event".into(), "finish".into());
     map.insert("choice".into(), index.into());
-    map.insert("text".into(), text.into());
+    map.insert("text".into(), choice.whole.content.clone().into());
+    message::parts(&mut map, request.0, request.1, index, &choice.whole);
     if let Some(finish) = &choice.finish {
         map.insert("finish_reason".into(), finish.reason.into());
         map.insert("stop_reason".into(), finish.stop_reason.clone());
     }
-    if request.return_token_ids {
+    if request.0.return_token_ids {
         map.insert("token_ids".into(), choice.ids.as_slice().into());
+    }
+    if !logprobs.is_null() {
+        map.insert("logprobs".into(), logprobs);
     }
     write_map(out, map);
 }

@@ -1,6 +1,9 @@
 //! A checked request, and the limits it was checked against.
 
 use crate::api::ApiError;
+use crate::api::settings::ChatSettings;
+use crate::api::split::OutputPlan;
+use crate::api::truncate::Truncate;
 use crate::text::{RenderedPrompt, TextModel};
 use tokenrouter_engine::SamplingParams;
 use tokenrouter_scheduler::{RouteId, Threshold};
@@ -28,6 +31,8 @@ pub struct ApiLimits {
     pub default_route: RouteId,
     /// Sampling parameters of a request that gives none (from `generation_config.json`, or the neutral ones).
     pub default_sampling: SamplingParams,
+    /// How chats are rendered and their answers taken apart.
+    pub chat: ChatSettings,
 }
 
 impl ApiLimits {
@@ -44,6 +49,7 @@ impl ApiLimits {
             routes,
             default_route: RouteId(0),
             default_sampling: SamplingParams::default(),
+            chat: ChatSettings::default(),
         }
     }
 
@@ -139,8 +145,12 @@ pub struct ApiRequest {
     pub continuous_usage: bool,
     /// Report token ids.
     pub return_token_ids: bool,
-    /// Most tokens to write, when the client said so.
+    /// Most tokens to write, when the client said so; 0 only with `echo`.
     pub max_tokens: Option<u32>,
+    /// Log-probabilities are wanted, and those of so many of the likeliest tokens beside each (0 to 20).
+    pub logprobs: Option<u8>,
+    /// Give the prompt back in front of the answer; its log-probabilities too, if any are wanted.
+    pub echo: bool,
     /// Sampling parameters.
     pub sampling: SamplingParams,
     /// Seed of every draw, when the client gave one (the bits of its signed number).
@@ -161,6 +171,10 @@ pub struct ApiRequest {
     pub max_llm_fraction: Option<f32>,
     /// A score of the whole query, 0 to 1, for routes that choose by it.
     pub query_score: Option<f32>,
+    /// Keep only the end of each prompt.
+    pub truncate: Option<Truncate>,
+    /// How the text is taken apart.
+    pub output: OutputPlan,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
     /// How much to say about routing.

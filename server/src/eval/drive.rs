@@ -108,7 +108,7 @@ pub(crate) fn drive(
         let report = deployment.engine.wait_report().ok_or("the engine has ended")?;
         for event in report.events {
             match event {
-                ClientEvent::Token { client, token, model } => {
+                ClientEvent::Token { client, token, model, .. } => {
                     if let Some(open) = open.get_mut(client as usize).and_then(Option::as_mut) {
                         open.tokens.push(token);
                         open.writers.push(model);
@@ -125,6 +125,7 @@ pub(crate) fn drive(
                     done += 1;
                     tick(done);
                 }
+                ClientEvent::Prompt { .. } => {}
                 ClientEvent::Refused { client, error } => return Err(format!("prompt {client}: {error}")),
             }
         }
@@ -135,20 +136,13 @@ pub(crate) fn drive(
 fn request(prompt: &Prompt, index: usize, how: How) -> EngineRequest {
     EngineRequest {
         client: index as u64,
-        prompt: prompt.ids.clone(),
-        max_new_tokens: prompt.max_new_tokens,
         route: how.route,
         threshold: how.threshold,
-        max_llm_fraction: None,
         query_score: prompt.score,
         sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
         seed: index as u64,
-        choice: 0,
-        ignore_eos: false,
-        stop_ids: Vec::new(),
-        min_tokens: 0,
-        priority: 0,
         cache_salt: Some(how.salt),
+        ..EngineRequest::new(prompt.ids.clone(), prompt.max_new_tokens)
     }
 }
 

@@ -54,13 +54,24 @@ impl Page {
 
     /// A whole family: one histogram.
     pub(crate) fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram) {
-        self.begin(name, "histogram", help);
+        self.histograms(name, help).one(&[], histogram);
+    }
+
+    /// Begins a family of histograms.
+    pub(crate) fn histograms(&mut self, name: &'static str, help: &str) -> &mut Self {
+        self.begin(name, "histogram", help)
+    }
+
+    /// A histogram of the family.
+    pub(crate) fn one(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> &mut Self {
         for (bound, count) in histogram.cumulative() {
             let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
-            self.line("_bucket", &[("le", &bound)], count);
+            let bounded: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.line("_bucket", &bounded, count);
         }
-        self.line("_sum", &[], Float(histogram.sum()));
-        self.line("_count", &[], histogram.count());
+        self.line("_sum", labels, Float(histogram.sum()));
+        self.line("_count", labels, histogram.count());
+        self
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
@@ -138,6 +149,7 @@ mod tests {
         }
         let mut page = Page::new("m");
         page.histogram("h", "Words.", &histogram);
+        page.histograms("i", "More.").one(&[("m", "n")], &Histogram::new(&[]));
         let text = String::from_utf8(page.into_bytes()).unwrap();
         let expected = [
             "# HELP h Words.",
@@ -147,6 +159,11 @@ mod tests {
             "h_bucket{model_name=\"m\",le=\"+Inf\"} 3",
             "h_sum{model_name=\"m\"} 8.25",
             "h_count{model_name=\"m\"} 3",
+            "# HELP i More.",
+            "# TYPE i histogram",
+            "i_bucket{model_name=\"m\",m=\"n\",le=\"+Inf\"} 0",
+            "i_sum{model_name=\"m\",m=\"n\"} 0",
+            "i_count{model_name=\"m\",m=\"n\"} 0",
         ];
         assert_eq!(text, expected.join("\n") + "\n");
     }

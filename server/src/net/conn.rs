@@ -1,7 +1,9 @@
 //! One HTTP connection without its socket: bytes in, bytes out, deadlines.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use super::access::Access;
 use super::config::{NetConfig, Timeouts};
 use super::http::HttpFault;
 use super::http::head::{Head, Method};
@@ -43,6 +45,7 @@ pub enum Next {
 #[derive(Debug)]
 pub struct HttpConn {
     name: String,
+    access: Arc<Access>,
     parser: RequestParser,
     out: Outbox,
     times: Timeouts,
@@ -62,6 +65,7 @@ impl HttpConn {
     pub fn new(config: &NetConfig, now: Instant, name: String) -> Self {
         Self {
             name,
+            access: config.access.clone(),
             parser: RequestParser::new(config.limits),
             out: Outbox::new(config.outbox_bytes),
             times: config.timeouts,
@@ -142,8 +146,10 @@ impl HttpConn {
             keep_alive: head.keep_alive && !self.last,
             head_only: head.method == Method::Head,
             request_id: head.request_id.clone().unwrap_or_else(|| format!("{}-{}", self.name, self.served)),
+            cors: self.access.cors(head),
         };
-        self.refused = gate(head);
+        // A fault of the head comes out of the parser next.
+        self.refused = if head.fault.is_none() { gate(head) } else { None };
         // A client that has begun its body does not wait for the interim answer.
         if head.expect_continue && head.has_body() && self.parser.unparsed() == 0 {
             match self.refused.take() {
@@ -154,6 +160,9 @@ impl HttpConn {
                 }
                 None => self.out.append(now, |out| out.extend_from_slice(write::CONTINUE)),
             }
+        }
+        if self.refused.is_some() {
+            self.parser.skip_body();
         }
         if self.phase != Phase::Body && !self.is_closing() {
             self.phase = Phase::Body;
@@ -337,5 +346,11 @@ impl HttpConn {
 
 /// The shape of an answer to bytes that are no request.
 fn bare_shape() -> AnswerShape {
-    AnswerShape { http11: true, keep_alive: false, head_only: false, request_id: String::new() }
+    AnswerShape {
+        http11: true,
+        keep_alive: false,
+        head_only: false,
+        request_id: String::new(),
+        cors: Vec::new(),
+    }
 }

@@ -13,7 +13,7 @@ use tokenrouter_scheduler::{ModelId, PAGE_TOKENS, PageId, RowResult};
 use crate::cuda::context::RankContext;
 use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, ModelOptions, OpenModel};
-use crate::ranks::LaunchRecord;
+use crate::ranks::{LaunchRecord, Room};
 use crate::shard::Shard;
 use crate::step::{RowSampling, SampleSpec, Step, StepLimits};
 
@@ -118,6 +118,7 @@ pub(super) fn step_with(rows: &[TestRow<'_>], stops: &[u32], mask: bool) -> Box<
             },
             prompt_len: row.tokens.len() / 2,
             mask_stops: mask,
+            logprobs: None,
             sampling: Arc::new(RowSampling {
                 needs_history: params.needs_history(),
                 params,
@@ -131,17 +132,22 @@ pub(super) fn step_with(rows: &[TestRow<'_>], stops: &[u32], mask: bool) -> Box<
 
 /// Runs a step as the rank loop does, in `graph` or uncaptured.
 pub(super) fn run_in(model: &mut CudaModel, step: Box<Step>, graph: Option<u32>) -> Vec<RowResult> {
+    run_for(model, step, graph).results
+}
+
+/// The same, with the log-probabilities that the step asks for.
+pub(super) fn run_for(model: &mut CudaModel, step: Box<Step>, graph: Option<u32>) -> Room {
     let record = LaunchRecord::new(1, graph, step, false);
     model.launch(&record, None).unwrap();
     while !model.finished().unwrap() {}
-    let mut results = Vec::new();
-    model.results(&record.step, &mut results);
-    results
+    let mut room = Room::default();
+    model.results(&record.step, &mut room);
+    room
 }
 
 /// The same in the graph that the rule chooses.
 pub(super) fn run(model: &mut CudaModel, step: Box<Step>) -> Vec<RowResult> {
-    let graph = model.graph_key()(&step);
+    let graph = model.graph_key()(&step).ok();
     run_in(model, step, graph)
 }
 

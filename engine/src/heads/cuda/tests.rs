@@ -117,7 +117,8 @@ impl Case {
             let position = fed.end as u32;
             let key = DrawKey { seed: 1, choice: 0, position, purpose: Purpose::Sample, model: 0 };
             let sampling = sampling.clone();
-            let spec = SampleSpec { sampling, key, prompt_len: sequence.prompt, mask_stops: false };
+            let spec =
+                SampleSpec { sampling, key, prompt_len: sequence.prompt, mask_stops: false, logprobs: None };
             step.push_row(&vec![0; fed.end], fed.clone(), &sequence.pages, samples.then_some(spec));
         }
         step

@@ -177,7 +177,7 @@ impl Live {
         };
         while self.written < limit.min(self.request.max_new_tokens) {
             self.written += 1;
-            events.push(ClientEvent::Token { client, token: self.written, model: 0 });
+            events.push(ClientEvent::Token { client, token: self.written, model: 0, logprobs: None });
         }
         let reason = match self.script.as_str() {
             "fail" | "fail-late" => {

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::EngineRequest;
-use tokenrouter_scheduler::{FinishReason, RouteId, Usage};
+use tokenrouter_scheduler::{FinishReason, Usage};
 
-use crate::net::frontend::{AnswerWriter, ApiCall, Frontend, Prepared, Refusal};
+use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
 /// Body: `{"prompt": script, "n", "max_tokens", "stream", "stop_after", "pad"}`; see the engine for the scripts.
 pub(super) struct FakeFrontend;
@@ -31,7 +32,7 @@ struct Body {
 }
 
 impl Frontend for FakeFrontend {
-    fn prepare(&self, call: ApiCall, body: &[u8], _: &str) -> Result<Prepared, Refusal> {
+    fn prepare(&self, call: ApiCall, body: &[u8], _: &CallContext) -> Result<Prepared, Refusal> {
         let body: Body = serde_json::from_slice(body)
             .map_err(|_| Refusal::new(400, Some("invalid_json"), "the body is not the expected JSON"))?;
         assert!(body.prompt != "panic", "asked to panic");
@@ -40,21 +41,8 @@ impl Frontend for FakeFrontend {
         }
         let n = body.n.unwrap_or(1);
         let request = |choice| EngineRequest {
-            client: 0,
-            prompt: body.prompt.bytes().map(u32::from).collect(),
-            max_new_tokens: body.max_tokens.unwrap_or(3),
-            route: RouteId(0),
-            threshold: None,
-            max_llm_fraction: None,
-            query_score: None,
-            sampling: Default::default(),
-            seed: 0,
             choice: choice as u32,
-            ignore_eos: false,
-            stop_ids: Vec::new(),
-            min_tokens: 0,
-            priority: 0,
-            cache_salt: None,
+            ..EngineRequest::new(body.prompt.bytes().map(u32::from).collect(), body.max_tokens.unwrap_or(3))
         };
         let line = call == ApiCall::Line;
         let answer = FakeAnswer {
@@ -67,6 +55,14 @@ impl Frontend for FakeFrontend {
         };
         let choices = (0..n).map(request).collect();
         Ok(Prepared { choices, stream: body.stream || line, answer: Box::new(answer) })
+    }
+
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        match std::str::from_utf8(body) {
+            Ok("panic") => panic!("asked to panic"),
+            Ok("bad") => Err(Refusal::new(400, None, "a bad call")),
+            _ => Ok(format!("{{\"call\":\"{}\",\"bytes\":{}}}", call.name(), body.len()).into_bytes()),
+        }
     }
 }
 
@@ -92,7 +88,14 @@ impl FakeAnswer {
 }
 
 impl AnswerWriter for FakeAnswer {
-    fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<u32> {
+    fn on_token(
+        &mut self,
+        choice: usize,
+        token: u32,
+        model: u8,
+        _: Option<Box<TokenLogprobs>>,
+        out: &mut Vec<u8>,
+    ) -> Option<u32> {
         self.tokens[choice].push_back(token);
         self.event(out, &format!("\"choice\":{choice},\"token\":{token},\"model\":{model}"));
         self.stop_after.filter(|after| *after == self.tokens[choice].len() as u32)
