@@ -10,6 +10,7 @@ use tokenrouter_scheduler::{
     FinishReason, Handoff, ModelId, ModelSet, PlannerConfig, Policy, RouteId, SubmitError, Threshold, Usage,
 };
 
+use crate::faults::FaultOptions;
 use crate::heads::HeadInfo;
 use crate::logprobs::TokenLogprobs;
 use crate::status::EngineStatus;
@@ -184,10 +185,14 @@ pub struct Report {
 }
 
 /// One model as the server shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ModelInfo {
     /// Name from the configuration.
     pub name: String,
+    /// Its class, as the checkpoint names it.
+    pub architecture: &'static str,
+    /// Types of its weights (those of the output matrix) and of its cache, for people.
+    pub dtypes: String,
     /// Rows of its embedding, padding included.
     pub vocab: usize,
     /// Longest context it was configured for, in tokens.
@@ -236,6 +241,8 @@ pub struct EngineInfo {
     pub handoff: Handoff,
     /// Whether and how launches are planned.
     pub planner: Option<PlannerConfig>,
+    /// What is done about devices that stop working.
+    pub faults: FaultOptions,
 }
 
 /// The command could not be queued.

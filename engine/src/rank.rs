@@ -4,6 +4,8 @@
 //! together (DESIGN rule 1). With nothing to do it parks; the server, the threads of the models and the other ranks unpark
 //! it. While a step is in flight on a device that wakes nobody, it parks for 50 microseconds at most (DESIGN rule 7).
 
+mod watch;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,11 +20,13 @@ use tokenrouter_scheduler::{
 };
 
 use crate::executor::{Executor, POLL_WAIT, wake_on_time};
+use crate::faults::FaultOptions;
 use crate::handle::{ClientEvent, ClientId, Command, EngineRequest, RefuseError, Report};
 use crate::logprobs::{MAX_LOGPROBS, TokenLogprobs};
 use crate::planner::Planner;
 use crate::status::{EngineState, EngineStatus};
 use crate::step::{RowSampling, SampleSpec, Step};
+use watch::Watch;
 
 /// How long the loop looks for the next event before it parks. Longer only burns a core that the models need.
 const SPIN: Duration = Duration::from_micros(20);
@@ -56,6 +60,7 @@ pub(crate) struct RankLoop {
     pub(crate) status: Arc<EngineStatus>,
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) models: usize,
+    pub(crate) faults: FaultOptions,
     /// Every model has an embedding for the ids below this.
     pub(crate) vocab: usize,
 }
@@ -82,6 +87,7 @@ struct Running {
     /// When the next snapshot of the planner's state is due, if something has happened since the last.
     snapshot_at: Option<Nanos>,
     last_snapshot: Nanos,
+    watch: Watch,
     draining: bool,
     stopping: bool,
 }
@@ -93,6 +99,7 @@ impl RankLoop {
         self.status.start_clock(started);
         let _ended = Ended { status: self.status.clone(), wake: self.wake.clone() };
         let mut running = Running {
+            watch: Watch::new(self.faults),
             parts: self,
             started,
             requests: HashMap::new(),
@@ -104,6 +111,7 @@ impl RankLoop {
             stopping: false,
         };
         running.run();
+        running.leave();
     }
 }
 
@@ -134,6 +142,7 @@ impl Running {
     fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         worked |= self.take_completions();
+        worked |= self.watch();
         worked |= self.take_plan();
         worked |= self.launch();
         worked |= self.collect_effects();
@@ -153,7 +162,7 @@ impl Running {
             std::thread::park_timeout(REPORT_RETRY);
             return;
         }
-        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).min();
+        let due = self.parts.core.wake().into_iter().chain(self.snapshot_at).chain(self.watch.next()).min();
         let due = due.map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
         let poll = self.parts.executor.must_poll().then_some(POLL_WAIT);
         match due.into_iter().chain(poll).min() {
@@ -260,9 +269,14 @@ impl Running {
 
     fn take_completions(&mut self) -> bool {
         let mut worked = false;
-        while let Some(step) = self.parts.executor.poll() {
+        loop {
+            let step = self.parts.executor.poll();
+            // First: what of a broken model comes back is not delivered.
+            worked |= self.take_broken();
+            let Some(step) = step else { break };
             worked = true;
             let now = self.now();
+            self.watch.ended(step.model);
             self.parts.status.finished(step.model.index(), step.failure.is_some(), now);
             match &step.failure {
                 Some(why) => {
@@ -314,6 +328,7 @@ impl Running {
                 self.fill(&mut step, model);
                 if let Some(batch) = self.parts.core.batch(model) {
                     self.parts.status.launched(model.index(), batch, now);
+                    self.watch.launched(model, batch.fed_tokens, now);
                 }
                 self.parts.executor.launch(step);
             }

@@ -20,7 +20,7 @@ use crate::budget::BudgetError;
 use crate::cuda::CudaStartError;
 use crate::device::DeviceKind;
 use crate::error::LoadError;
-use crate::executor::RankExecutor;
+use crate::executor::{Executor, RankExecutor};
 use crate::faults::FaultOptions;
 use crate::handle::{EngineHandle, EngineInfo, ModelInfo, RouteInfo};
 use crate::heads::HeadInfo;
@@ -186,6 +186,19 @@ pub fn start(
     registry: &Registry,
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<EngineHandle, EngineError> {
+    start_wrapped(config, registry, wake, |executor| executor)
+}
+
+/// As [`start`], with an executor of the caller's around the engine's: tests let steps fail, hang and break there.
+///
+/// # Errors
+/// As `start`.
+pub fn start_wrapped(
+    config: &EngineConfig,
+    registry: &Registry,
+    wake: Box<dyn Fn() + Send + Sync>,
+    wrap: impl FnOnce(Box<dyn Executor>) -> Box<dyn Executor>,
+) -> Result<EngineHandle, EngineError> {
     config.device.check().map_err(EngineError::Device)?;
     let open = open_models(config)?;
     let placement = ranks::place(config, &open)?;
@@ -211,7 +224,8 @@ pub fn start(
     };
     let core = Core::new(core_config(config, &info, built.pages), routes)
         .map_err(EngineError::Config)?
-        .exclusive(&placement.exclusive());
+        .exclusive(&placement.exclusive())
+        .on_peer_loss(config.faults.on_peer_loss);
     let placed = built.graph_keys.into_iter().zip(&options).enumerate().map(|(model, (graph, options))| {
         Placed { devices: placement.devices(model).to_vec(), graph, limits: ranks::step_limits(options) }
     });
@@ -228,7 +242,7 @@ pub fn start(
     let (outbox, reports) = flume::bounded(REPORT_QUEUE);
     let rank = RankLoop {
         core,
-        executor: Box::new(executor),
+        executor: wrap(Box::new(executor)),
         planner,
         commands: inbox,
         reports: outbox,
@@ -236,6 +250,7 @@ pub fn start(
         status: status.clone(),
         eos_ids: info.eos_ids.clone(),
         models: config.models.len(),
+        faults: config.faults,
         vocab: info.models.iter().map(|m| m.vocab).min().unwrap_or(0),
     };
     let thread = std::thread::Builder::new()
@@ -292,12 +307,15 @@ fn engine_info(
     let capacity_tokens = pages * PAGE_TOKENS;
     // A request's whole lifetime must fit the cache, so more than that is no context to offer.
     let context_len = options.first().map_or(0, |o| o.context_len).min(capacity_tokens);
+    let kv_dtype = options.first().map_or(DType::F16, |o| o.kv_dtype);
     let models: Vec<ModelInfo> = config
         .models
         .iter()
         .zip(open)
         .map(|(named, model)| ModelInfo {
             name: named.name.clone(),
+            architecture: model.config().architecture.class_name(),
+            dtypes: format!("weights {}, cache {}", model.dtype().name(), kv_dtype.name()),
             vocab: model.config().vocab_size,
             context_len: model.config().context_len(usize::MAX),
             eos_ids: model.config().eos_ids.clone(),
@@ -323,6 +341,7 @@ fn engine_info(
         policy: config.policy.clone(),
         handoff: config.handoff,
         planner: config.planner,
+        faults: config.faults,
     }
 }
 

@@ -61,6 +61,8 @@ pub struct ModelStatus {
     state: AtomicU8,
     /// How often it was lost since the start.
     pub losses: AtomicU64,
+    /// Why it is not ready, in words.
+    trouble: Mutex<Option<Arc<str>>>,
     /// Requests in its queue, ready to be launched.
     pub ready: AtomicU64,
     /// Requests in the batch in flight.
@@ -132,8 +134,24 @@ impl ModelStatus {
         }
     }
 
+    /// Why it is not ready, in words; none while it is.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Set by the rank loop.
-    pub fn set_state(&self, state: ModelState) {
+    pub fn set_trouble(&self, state: ModelState, why: &str) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.into());
+        self.set_state(state);
+    }
+
+    /// Set by the rank loop.
+    pub fn set_ready(&self) {
+        self.set_state(ModelState::Ready);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn set_state(&self, state: ModelState) {
         let before = self.state.swap(state as u8, Ordering::AcqRel);
         if state == ModelState::Lost && before != state as u8 {
             self.losses.fetch_add(1, Relaxed);

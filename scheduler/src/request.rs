@@ -10,6 +10,10 @@ use crate::router::{Budget, Threshold, Visit};
 /// A request is preempted at most this often.
 pub(crate) const MAX_PREEMPTIONS: u32 = 2;
 
+/// A request goes on elsewhere at most this often when its model is lost. Models that are lost and come back in turn would
+/// hand it back and forth for ever.
+pub(crate) const MAX_DISPLACED: u32 = 4;
+
 /// Where a request is. "Pending at m" is not a state of its own: an admitted request is pending at every model it
 /// has visited except its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +84,8 @@ pub(crate) struct Request {
     pub(crate) high_water: [u32; MAX_MODELS],
     /// How often it was preempted.
     pub(crate) preempted: u32,
+    /// How often its model was lost under it.
+    pub(crate) displaced: u32,
     /// The model that owned it when it was preempted, or to which it was handed off as a new request: there it goes on.
     pub(crate) resume: Option<ModelId>,
     /// Its number in the order of arrival.
@@ -128,6 +134,7 @@ impl Request {
             published: 0,
             high_water: [0; MAX_MODELS],
             preempted: 0,
+            displaced: 0,
             resume: None,
             arrival,
             priority: new.priority,

@@ -9,10 +9,10 @@ use tokenrouter_engine::{EngineRequest, TokenLogprobs};
 use tokenrouter_scheduler::{FinishReason, Usage};
 
 use crate::api::{
-    Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, Sink, parse_chat,
-    parse_completion, parse_line, prepare,
+    Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, RoutingReturn, Sink,
+    parse_chat, parse_completion, parse_line, prepare,
 };
-use crate::net::frontend::{AnswerWriter, ApiCall, Frontend, Prepared, Refusal};
+use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
 /// The OpenAI-compatible front end.
 pub struct ApiFrontend {
@@ -42,6 +42,10 @@ impl ApiFrontend {
                 let line = parse_line(body, &self.limits, text)?;
                 Ok((line.request, Sink::Lines(line.id)))
             }
+            // These are answered without the engine and never get here.
+            ApiCall::Tokenize | ApiCall::Detokenize | ApiCall::Render => {
+                Err(ApiError::engine("this call generates nothing"))
+            }
         }
     }
 
@@ -54,21 +58,34 @@ impl ApiFrontend {
 }
 
 impl Frontend for ApiFrontend {
-    fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal> {
-        let (request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
+    fn prepare(&self, call: ApiCall, body: &[u8], context: &CallContext) -> Result<Prepared, Refusal> {
+        let (mut request, sink) = self.parse(call, body).map_err(|e| Refusal::from(&e))?;
+        heed_header(&mut request, context.token_routing.as_deref()).map_err(|e| Refusal::from(&e))?;
         let prompts = prepare(&request, &self.context.text, &self.limits).map_err(|e| Refusal::from(&e))?;
         let keys = Keys {
             seed: self.seed(&request),
             cache_salt: request.cache_salt.as_ref().map(|salt| self.salts.hash_one(salt)),
         };
         let choices = (0..request.choices()).map(|i| engine_request(&request, &prompts, i, keys)).collect();
-        let id = format!("{}{unique}", request.kind.id_prefix());
+        let id = format!("{}{}", request.kind.id_prefix(), context.unique);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let stream = request.stream || call == ApiCall::Line;
         let ids = prompts.into_iter().map(|p| p.ids).collect();
         let answer = Answer::new(request, id, created, self.context.clone(), ids, sink);
         Ok(Prepared { choices, stream, answer: Box::new(Writer(answer)) })
     }
+}
+
+/// The header says what the body's `token_routing.return` does not.
+fn heed_header(request: &mut ApiRequest, header: Option<&str>) -> Result<(), ApiError> {
+    let Some(header) = header else { return Ok(()) };
+    let wanted = RoutingReturn::parse(header).ok_or_else(|| {
+        ApiError::invalid("x-token-routing", "the header x-token-routing must be none, summary or tokens")
+    })?;
+    if request.routing_return == RoutingReturn::None {
+        request.routing_return = wanted;
+    }
+    Ok(())
 }
 
 /// What the front end makes of a request beside its text; the same for all its choices.
@@ -126,6 +143,10 @@ impl AnswerWriter for Writer {
         self.0.final_body()
     }
 
+    fn id(&self) -> &str {
+        self.0.id()
+    }
+
     fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = vec![("x-token-routing", self.0.algorithm().to_owned())];
         if self.0.is_done() {
@@ -150,11 +171,35 @@ mod tests {
         ApiFrontend::new(fixtures::limits(&model, 64), fixtures::context(&model))
     }
 
+    fn call_context() -> CallContext {
+        let (unique, request_id) = ("1".to_owned(), "r".to_owned());
+        CallContext { unique, request_id, token_routing: None, client: ([127, 0, 0, 1], 1).into() }
+    }
+
     fn engine_requests(front_end: &ApiFrontend, name: &str, value: &Value) -> Vec<EngineRequest> {
         let mut body = json!({"prompt": "hi", "n": 2});
         body[name] = value.clone();
-        let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), "1");
+        let prepared = front_end.prepare(ApiCall::Completion, body.to_string().as_bytes(), &call_context());
         prepared.unwrap_or_else(|refusal| panic!("{}", String::from_utf8_lossy(&refusal.body))).choices
+    }
+
+    #[test]
+    fn the_header_asks_where_the_body_does_not() {
+        let parse = |body: &str| front_end().parse(ApiCall::Completion, body.as_bytes()).unwrap().0;
+        let plain = "{\"prompt\":\"hi\"}";
+        let tokens = "{\"prompt\":\"hi\",\"token_routing\":{\"return\":\"tokens\"}}";
+        for (body, header, wanted) in [
+            (plain, None, RoutingReturn::None),
+            (plain, Some("summary"), RoutingReturn::Summary),
+            (tokens, Some("summary"), RoutingReturn::Tokens),
+            (tokens, None, RoutingReturn::Tokens),
+        ] {
+            let mut request = parse(body);
+            heed_header(&mut request, header).unwrap();
+            assert_eq!(request.routing_return, wanted);
+        }
+        let error = heed_header(&mut parse(plain), Some("everything")).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("x-token-routing")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ const CLIENT: u64 = 1;
 /// One line that says what is wrong.
 pub fn run(args: &GenerateArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let mut config = match &args.config {
-        Some(path) => Config::load(path).map_err(|e| e.to_string())?,
+        Some(path) => Config::load(path)?,
         None => demo::config(None)?,
     };
     config.on_device(device)?;

@@ -20,6 +20,7 @@ pub mod deploy;
 pub mod eval;
 pub mod frontend;
 pub mod generate;
+mod logging;
 mod metrics;
 pub mod net;
 pub mod pages;
@@ -27,6 +28,7 @@ pub mod paint;
 pub mod plan;
 pub mod serve;
 pub mod simulate;
+pub mod sources;
 pub mod text;
 
 pub use tokenrouter_scheduler::router::Registry;

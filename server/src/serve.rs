@@ -8,41 +8,52 @@ use tokenrouter_scheduler::router::Registry;
 
 use crate::cli::tell;
 use crate::config::{Config, ServerSection};
-use crate::deploy;
+use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
-use crate::net::{App, NetConfig, Server, ServerControl};
+use crate::metrics::Throughput;
+use crate::net::{App, Loading, NetConfig, Server, ServerControl};
 
 /// Bound sockets and a running engine.
 pub struct Started {
-    server: Server,
+    server: Loading,
     app: App,
+    models: Vec<String>,
     plan: String,
     thresholds: Vec<String>,
     name: String,
 }
 
 impl Started {
-    /// Binds the sockets, then loads the models: a port in use is found before the weights are.
+    /// Binds the sockets, then loads the models: a port in use is found before the weights are, and clients that
+    /// come early are told that the server is loading.
     ///
     /// # Errors
     /// One line that names what is wrong.
     pub fn new(config: &Config, registry: &Registry) -> Result<Self, String> {
         let server = Server::bind(net_config(&config.server)).map_err(|e| e.to_string())?;
-        let deployment = deploy::start(config, registry, Box::new(server.waker()))?;
+        let waker = server.waker();
+        let server = server.answer_loading().map_err(|e| e.to_string())?;
+        let deployment = deploy::start(config, registry, Box::new(waker))?;
+        watch(config, &deployment)?;
         let plan = deployment.engine.info.plan_table.clone();
+        let models = deploy::model_lines(config, &deployment.engine.info).collect();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
+        let props = props(&deployment);
         let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
         let app = App {
             engine: deployment.engine,
             frontend: Arc::new(frontend),
             routes: deployment.context.routes.clone(),
+            props,
         };
-        Ok(Started { server, app, plan, thresholds, name })
+        Ok(Started { server, app, models, plan, thresholds, name })
     }
 
     /// Prints the memory plan, which thresholds are in force, and the addresses to stderr.
     pub fn announce(self) -> Self {
+        tell(&format!("tokenrouter {}", env!("CARGO_PKG_VERSION")));
+        self.models.iter().for_each(|line| tell(line));
         tell(self.plan.trim_end());
         for line in &self.thresholds {
             tell(line);
@@ -81,15 +92,51 @@ impl Started {
     }
 }
 
+/// The throughput lines of the log.
+fn watch(config: &Config, deployment: &Deployment) -> Result<(), String> {
+    let Some(every) = config.log.throughput_every() else { return Ok(()) };
+    let names = deployment.context.models.clone();
+    Throughput::start(&deployment.engine.status, names, every)
+        .map_err(|e| format!("no thread for the throughput lines: {e}"))
+}
+
+/// What clients that set themselves up by it want to know: what runs, and how much fits.
+fn props(deployment: &Deployment) -> Vec<u8> {
+    let info = &deployment.engine.info;
+    let models: Vec<_> = info
+        .models
+        .iter()
+        .map(|model| serde_json::json!({"name": model.name, "max_model_len": model.context_len}))
+        .collect();
+    let routes: Vec<_> = info
+        .routes
+        .iter()
+        .map(|route| serde_json::json!({"name": route.name, "algorithm": route.router}))
+        .collect();
+    let props = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "max_model_len": info.context_len,
+        "capacity_tokens": info.capacity_tokens, "models": models, "routes": routes,
+    });
+    props.to_string().into_bytes()
+}
+
+/// What the network thread is told.
 fn net_config(section: &ServerSection) -> NetConfig {
+    let seconds = Duration::from_secs_f64;
     let mut config = NetConfig {
         http: Some(section.http),
         tcp: section.tcp,
         max_connections: section.max_connections,
+        max_line_requests: section.max_line_requests,
         tokenizer_threads: section.tokenizer_threads,
+        max_waiting: section.max_waiting,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;
-    config.timeouts.shutdown = Duration::from_secs(section.shutdown_timeout_s);
+    config.timeouts.write = seconds(section.write_timeout_s);
+    config.timeouts.keep_alive = seconds(section.keep_alive_s);
+    config.timeouts.drain_delay = seconds(section.drain_delay_s);
+    config.timeouts.shutdown = seconds(section.shutdown_timeout_s);
+    config.timeouts.stall = seconds(section.stall_timeout_s);
     config
 }

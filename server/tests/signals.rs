@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
 use tokenrouter_engine::{EngineHandle, EngineInfo, EngineStatus};
-use tokenrouter_server::net::frontend::{ApiCall, Frontend, Prepared, Refusal};
+use tokenrouter_server::net::frontend::{ApiCall, CallContext, Frontend, Prepared, Refusal};
 use tokenrouter_server::net::{App, ExitReport, NetConfig, Server};
 
 struct NoRequests;
 
 impl Frontend for NoRequests {
-    fn prepare(&self, _: ApiCall, _: &[u8], _: &str) -> Result<Prepared, Refusal> {
+    fn prepare(&self, _: ApiCall, _: &[u8], _: &CallContext) -> Result<Prepared, Refusal> {
         Err(Refusal::new(400, None, "this test sends no requests"))
     }
 }
@@ -32,7 +32,7 @@ fn start(delay: Duration) -> (SocketAddr, std::thread::JoinHandle<ExitReport>) {
     let info = EngineInfo { context_len: 64, capacity_tokens: 64, ..EngineInfo::default() };
     let engine =
         EngineHandle::new(commands, reports, Box::new(|| {}), info, Arc::new(EngineStatus::default()));
-    let app = App { engine, frontend: Arc::new(NoRequests), routes: Vec::new() };
+    let app = App { engine, frontend: Arc::new(NoRequests), routes: Vec::new(), props: b"{}".to_vec() };
     let thread = std::thread::spawn(move || {
         let report = server.run(app).unwrap();
         drop((inbox, outbox));

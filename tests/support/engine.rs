@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    FaultOptions, RouteConfig, SamplingParams,
+    FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -69,10 +69,22 @@ pub struct Outcome {
     pub tokens: Vec<u32>,
     /// The writer of each.
     pub writers: Vec<u8>,
+    /// What the writer said about each, of a request that asks.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// What was said about the tokens of the prompt but the first, of a request that asks.
+    pub prompt: Vec<TokenLogprobs>,
     /// Why it ended.
     pub reason: FinishReason,
     /// Its account.
     pub usage: Usage,
+}
+
+#[derive(Default)]
+struct Written {
+    tokens: Vec<u32>,
+    writers: Vec<u8>,
+    logprobs: Vec<TokenLogprobs>,
+    prompt: Vec<TokenLogprobs>,
 }
 
 /// Submits all requests at once and waits for every answer.
@@ -81,22 +93,29 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
     for request in requests {
         engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
     }
-    let mut written: HashMap<u64, (Vec<u32>, Vec<u8>)> = HashMap::new();
+    let mut written: HashMap<u64, Written> = HashMap::new();
     let mut done = HashMap::new();
     while done.len() < count {
         let report = engine.wait_report().expect("the engine runs");
         for event in report.events {
             match event {
-                ClientEvent::Token { client, token, model, .. } => {
-                    let (tokens, writers) = written.entry(client).or_default();
-                    tokens.push(token);
-                    writers.push(model);
+                ClientEvent::Prompt { client, start, scores } => {
+                    let written = written.entry(client).or_default();
+                    assert_eq!(written.prompt.len() + 1, start, "parts of a prompt follow on each other");
+                    assert!(written.tokens.is_empty(), "a prompt is scored before the answer");
+                    written.prompt.extend(scores);
+                }
+                ClientEvent::Token { client, token, model, logprobs } => {
+                    let written = written.entry(client).or_default();
+                    written.tokens.push(token);
+                    written.writers.push(model);
+                    written.logprobs.extend(logprobs.map(|boxed| *boxed));
                 }
                 ClientEvent::Finished { client, reason, usage } => {
-                    let (tokens, writers) = written.remove(&client).unwrap_or_default();
-                    done.insert(client, Outcome { tokens, writers, reason, usage });
+                    let Written { tokens, writers, logprobs, prompt } =
+                        written.remove(&client).unwrap_or_default();
+                    done.insert(client, Outcome { tokens, writers, logprobs, prompt, reason, usage });
                 }
-                ClientEvent::Prompt { .. } => {}
                 ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
             }
         }

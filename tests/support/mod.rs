@@ -10,6 +10,9 @@ pub mod http;
 pub mod metrics;
 pub mod process;
 pub mod reference;
+pub mod scripted;
+pub mod story;
+pub mod tokenizers;
 
 use std::path::PathBuf;
 

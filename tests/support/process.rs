@@ -99,6 +99,11 @@ impl ServerProcess {
         ServerProcess { child, http: http.expect("set"), tcp: tcp.expect("set"), log }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();

@@ -117,14 +117,16 @@ impl Place {
             room = record.take_room();
             self.held.model.results(&record.step, &mut room);
         }
-        Some(RankDone { record, room, failure })
+        Some(RankDone { record, room, failure, gone: self.broken.is_some() })
     }
 }
 
 impl RankDevice for CudaRank {
     fn launch(&mut self, record: Arc<LaunchRecord>) {
-        if let Err(why) = self.start(record.model().index(), &record) {
-            self.refused.push_back(RankDone::failed(record, why));
+        let index = record.model().index();
+        if let Err(why) = self.start(index, &record) {
+            let gone = self.places.get(index).and_then(Option::as_ref).is_none_or(|p| p.broken.is_some());
+            self.refused.push_back(RankDone { gone, ..RankDone::failed(record, why) });
         }
     }
 

@@ -100,7 +100,7 @@ impl CpuRank {
     }
 
     fn refuse(&self, record: Arc<LaunchRecord>, why: String) {
-        let _ = self.ended_in.send(RankDone::failed(record, why));
+        let _ = self.ended_in.send(RankDone { gone: true, ..RankDone::failed(record, why) });
         if let Some(wake) = self.wake.get() {
             wake();
         }
@@ -186,7 +186,7 @@ fn run_lane(
             Ok(Err(stopped)) => Some(stopped.to_string()),
             Err(_) => Some(format!("the step of {} panicked", record.model())),
         };
-        if ended.send(RankDone { record, room, failure }).is_err() {
+        if ended.send(RankDone { record, room, failure, gone: false }).is_err() {
             return;
         }
         if let Some(wake) = wake.get() {

@@ -68,6 +68,14 @@ pub trait Executor: Send {
         Ungraphed::default()
     }
 
+    /// The next model that can take no further step, and why; each is named once. Asked after every [`Self::poll`], before
+    /// what that returned is delivered.
+    fn broken(&mut self) -> Option<(ModelId, String)>;
+
+    /// The step in flight of `model` was given up. It still comes back through [`Self::poll`] when it ends; parts of it that
+    /// wait for one another need not wait any longer.
+    fn abandon(&mut self, model: ModelId, why: &str);
+
     /// Whether a step is in flight whose end must be asked for, because nobody will wake the loop.
     fn must_poll(&self) -> bool;
 }

@@ -47,6 +47,8 @@ pub struct RankExecutor {
     models: Vec<ModelState>,
     events: flume::Receiver<RankEvent>,
     finished: VecDeque<Box<Step>>,
+    /// Models that have broken and were not named yet.
+    broken: VecDeque<(ModelId, String)>,
     /// Number of the last launch.
     seq: u64,
 }
@@ -62,6 +64,8 @@ struct ModelState {
     ungraphed: Ungraphed,
     spare: Option<Box<Step>>,
     flight: Option<Flight>,
+    /// No further step of it can work.
+    broken: bool,
 }
 
 struct Flight {
@@ -110,17 +114,22 @@ impl RankExecutor {
                 ungraphed: Ungraphed::default(),
                 spare,
                 flight: None,
+                broken: false,
             }
         };
         let models: Vec<ModelState> = models.into_iter().map(state).collect();
         let finished = VecDeque::with_capacity(models.len());
-        Ok(Self { lead, threads, names, models, events, finished, seq: 0 })
+        let broken = VecDeque::with_capacity(models.len());
+        Ok(Self { lead, threads, names, models, events, finished, broken, seq: 0 })
     }
 
     /// A part has ended.
     fn ended(&mut self, rank: usize, done: RankDone) {
-        let RankDone { record, room, failure } = done;
+        let RankDone { record, room, failure, gone } = done;
         let model = record.model();
+        if gone {
+            self.note_broken(model, rank, failure.as_deref().unwrap_or("it has broken"));
+        }
         let Some(flight) = self.models[model.index()].flight.as_mut() else { return };
         // A part that was given up when its rank died may still report.
         if flight.record.seq != record.seq || flight.waiting >> rank & 1 == 0 {
@@ -146,14 +155,26 @@ impl RankExecutor {
             let why: Arc<str> = format!("{}: {why}", self.names[rank]).into();
             flight.failure = Some(why.to_string());
             let waiting = flight.waiting;
-            for other in (0..self.threads.len()).filter(|other| waiting >> other & 1 == 1) {
-                match &self.threads[other] {
-                    None => self.lead.abort(model, &why),
-                    Some(thread) => thread.abort(model, &why),
-                }
-            }
+            self.abort(model, waiting, &why);
         }
         self.finish_if_over(model);
+    }
+
+    /// The parts of these ranks shall end.
+    fn abort(&mut self, model: ModelId, ranks: u64, why: &Arc<str>) {
+        for rank in (0..self.threads.len()).filter(|rank| ranks >> rank & 1 == 1) {
+            match &self.threads[rank] {
+                None => self.lead.abort(model, why),
+                Some(thread) => thread.abort(model, why),
+            }
+        }
+    }
+
+    /// No further step of the model can work, because of `rank`.
+    fn note_broken(&mut self, model: ModelId, rank: usize, why: &str) {
+        if !std::mem::replace(&mut self.models[model.index()].broken, true) {
+            self.broken.push_back((model, format!("{}: {why}", self.names[rank])));
+        }
     }
 
     fn finish_if_over(&mut self, model: ModelId) {
@@ -181,6 +202,9 @@ impl RankExecutor {
             thread.close();
         }
         for model in (0..self.models.len()).map(|m| ModelId(m as u8)) {
+            if self.models[model.index()].ranks.contains(&rank) {
+                self.note_broken(model, rank, DEAD);
+            }
             let flight = self.models[model.index()].flight.as_ref();
             if flight.is_some_and(|flight| flight.waiting >> rank & 1 == 1) {
                 self.fail(model, rank, DEAD);
@@ -218,6 +242,7 @@ impl Executor for RankExecutor {
                     flight.waiting = launched | 1 << rank;
                 }
                 drop(record);
+                self.note_broken(model, rank, DEAD);
                 self.fail(model, rank, DEAD);
                 return;
             }
@@ -248,6 +273,19 @@ impl Executor for RankExecutor {
 
     fn ungraphed(&self, model: ModelId) -> Ungraphed {
         self.models[model.index()].ungraphed
+    }
+
+    fn broken(&mut self) -> Option<(ModelId, String)> {
+        self.broken.pop_front()
+    }
+
+    fn abandon(&mut self, model: ModelId, why: &str) {
+        let state = &mut self.models[model.index()];
+        // A step of one part waits for nobody, and on a GPU an abort is for good.
+        let Some(flight) = state.flight.as_mut().filter(|_| state.ranks.len() > 1) else { return };
+        flight.failure.get_or_insert_with(|| why.to_owned());
+        let waiting = flight.waiting;
+        self.abort(model, waiting, &why.into());
     }
 
     fn must_poll(&self) -> bool {

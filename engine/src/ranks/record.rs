@@ -96,12 +96,14 @@ pub(crate) struct RankDone {
     pub(crate) room: Room,
     /// Why it failed, if it did.
     pub(crate) failure: Option<String>,
+    /// No later step of the model can work on this rank.
+    pub(crate) gone: bool,
 }
 
 impl RankDone {
     /// A part that failed before it had results.
     pub(crate) fn failed(record: Arc<LaunchRecord>, why: String) -> Self {
-        Self { record, room: Room::default(), failure: Some(why) }
+        Self { record, room: Room::default(), failure: Some(why), gone: false }
     }
 }
 

@@ -48,7 +48,7 @@ impl Fake {
             vec![]
         };
         let room = Room { results, ..Room::default() };
-        state.ended.push(RankDone { record, room, failure: failure.map(str::to_owned) });
+        state.ended.push(RankDone { record, room, failure: failure.map(str::to_owned), gone: false });
         drop(state);
         if let (false, Some(wake)) = (self.polled, self.wake.get()) {
             wake();

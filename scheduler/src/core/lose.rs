@@ -12,7 +12,7 @@ use super::{Core, route_of};
 use crate::config::{PeerLoss, SubmitError};
 use crate::event::{FailKind, FinishReason};
 use crate::ids::{ModelId, ModelSet, Nanos, RouteId};
-use crate::request::State;
+use crate::request::{MAX_DISPLACED, State};
 use crate::router::Terms;
 use crate::walk::{allows_another, arrive_instead};
 
@@ -165,9 +165,14 @@ impl Core {
 
     /// The model that has the request, or for which it waits, is lost.
     fn displace(&mut self, slot: usize, from: ModelId) {
+        let request = self.table.at_mut(slot);
+        request.displaced += 1;
         let request = self.table.at(slot);
         let entry = route_of(&self.routes, request.route).entry;
-        let allowed = |to: &ModelId| *to == entry || allows_another(request, entry);
+        // What a model has said about a part of a prompt, no other goes on with.
+        let begun = request.is_scoring() && !request.visited.is_empty();
+        let within = request.displaced <= MAX_DISPLACED && !begun;
+        let allowed = |to: &ModelId| within && (*to == entry || allows_another(request, entry));
         let Some(to) = self.remaining(request.route).filter(allowed) else {
             let kind = FailKind::ModelLost { model: from };
             return self.finish(slot, FinishReason::Failed(kind), false);

@@ -2,6 +2,7 @@
 
 mod ending;
 mod lifecycle;
+mod loss;
 mod memory;
 mod policies;
 mod prefix;

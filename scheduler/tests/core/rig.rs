@@ -62,7 +62,9 @@ impl Router for Scripted {
     }
     fn receive(&self, row: &ReceiveRow, from: ModelId, payload: &Payload, visit: &mut Visit) {
         assert_eq!(*visit, Visit::default());
-        assert_eq!(payload.0[63], row.model.0);
+        // From a lost model comes no message, and of a request with a budget those bytes are not the router's.
+        let plain = row.budget.is_none() && payload.0[..60] != [0; 60];
+        assert!(payload.0[63] == row.model.0 || !plain);
         // The core must not believe this.
         visit.committed = 99;
         visit.limit = u32::from(from.0) + 7;

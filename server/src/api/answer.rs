@@ -117,13 +117,7 @@ impl Answer {
             Format::Lines(id) if self.request.stream => {
                 state.reported = state.ids.len();
                 let name = self.context.models.get(usize::from(model)).map_or("", String::as_str);
-                let members = [
-                    ("choice", choice.into()),
-                    ("text", delta.content.into()),
-                    ("token", token.into()),
-                    ("model", name.into()),
-                ];
-                line::write(out, id, "token", members);
+                line::write_token(out, id, (&self.request, &self.head.id), choice, &delta, (token, name));
             }
             Format::Lines(_) | Format::Body => state.whole.add(delta),
             Format::Events => self.delta_chunk(choice, &delta, out),
@@ -149,7 +143,7 @@ impl Answer {
             Format::Body => state.whole.add(delta),
             Format::Lines(id) => {
                 state.whole.add(delta);
-                line::write_finish(out, id, &self.request, choice, state);
+                line::write_finish(out, id, (&self.request, &self.head.id), choice, state);
             }
             Format::Events => {
                 self.delta_chunk(choice, &delta, out);
@@ -201,8 +195,9 @@ impl Answer {
             return error.to_json();
         }
         let choices = self.choices.iter().enumerate();
-        let choices =
-            choices.map(|(index, choice)| body_choice(&self.request, index, choice, self.prompt_of(index)));
+        let choices = choices.map(|(index, choice)| {
+            body_choice(&self.request, &self.head.id, index, choice, self.prompt_of(index))
+        });
         let mut body = self.head.object(&self.request, false, choices.collect());
         body.insert("usage".into(), self.totals().to_json());
         self.add_chat_prompt(&mut body);
@@ -218,6 +213,11 @@ impl Answer {
     /// Tokens of all prompts.
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
+    }
+
+    /// The id in its body and events.
+    pub fn id(&self) -> &str {
+        &self.head.id
     }
 
     /// Name of the route's router, for the header `x-token-routing`.
@@ -244,6 +244,7 @@ impl Answer {
             prompt: self.prompt_tokens,
             completion: self.completion_tokens(),
             cached: self.cached_tokens(),
+            reasoning: self.choices.iter().map(|choice| choice.reasoning_tokens as u64).sum(),
         }
     }
 
@@ -309,8 +310,11 @@ impl Answer {
         let finish = choice.finish.as_ref().filter(|_| finish);
         let prompt = self.prompt_of(index).filter(|_| first);
         let chunk = ChunkChoice { index, delta, first, finish, tokens };
-        let mut object =
-            self.head.object(&self.request, true, vec![chunk.to_json(&self.request, choice, prompt)]);
+        let mut object = self.head.object(
+            &self.request,
+            true,
+            vec![chunk.to_json(&self.request, &self.head.id, choice, prompt)],
+        );
         if first {
             self.add_chat_prompt(&mut object);
         }

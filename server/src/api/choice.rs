@@ -11,7 +11,7 @@ use tokenrouter_scheduler::{FinishReason, MAX_MODELS, Usage};
 /// How a choice ended, as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finish {
-    /// `stop`, `length` or `abort`.
+    /// `stop`, `length`, `tool_calls` or `abort`.
     pub reason: &'static str,
     /// The stop string or stop id, or null.
     pub stop_reason: Value,
@@ -25,6 +25,8 @@ pub(crate) struct Choice {
     pub ids: Vec<u32>,
     /// Who wrote each of them.
     pub models: Vec<u8>,
+    /// How many of `ids` are thoughts, the tags around them included.
+    pub reasoning_tokens: usize,
     /// How many of `ids` the client has been told of.
     pub reported: usize,
     /// Whether a chunk of this choice has been sent.
@@ -46,6 +48,7 @@ impl Choice {
             split: Splitter::new(request),
             ids: Vec::new(),
             models: Vec::new(),
+            reasoning_tokens: 0,
             reported: 0,
             opened: false,
             whole: Delta::default(),
@@ -53,6 +56,11 @@ impl Choice {
             finish: None,
             usage: Usage::default(),
         }
+    }
+
+    /// Whether the text so far ends among the model's thoughts.
+    pub(crate) fn thinking(&self) -> bool {
+        self.split.thinking()
     }
 
     /// Whether further tokens are ignored.
@@ -72,12 +80,18 @@ impl Choice {
     ) -> bool {
         self.ids.push(token);
         self.models.push(model);
-        if self.hidden(request, eos, token) {
-            return false;
+        let thinking = self.split.thinking();
+        let stopped = !self.hidden(request, eos, token) && {
+            let mut piece = String::new();
+            self.detok.push(token, &mut piece);
+            let matched = self.split.push(&piece, self.stoppable(request), out);
+            self.stopped = self.stopped.or(matched);
+            matched.is_some()
+        };
+        if thinking || self.split.thinking() {
+            self.reasoning_tokens = self.ids.len();
         }
-        let mut piece = String::new();
-        self.detok.push(token, &mut piece);
-        self.search(request, &piece, out)
+        stopped
     }
 
     /// Whether this token, the last of `ids`, ends the answer and is therefore no part of its text.
@@ -90,11 +104,8 @@ impl Choice {
     }
 
     /// Stop strings count only in text that comes after the first `min_tokens` tokens.
-    fn search(&mut self, request: &ApiRequest, piece: &str, out: &mut Delta) -> bool {
-        let stoppable = self.ids.len() > request.min_tokens as usize;
-        let matched = self.split.push(piece, stoppable, out);
-        self.stopped = self.stopped.or(matched);
-        matched.is_some()
+    fn stoppable(&self, request: &ApiRequest) -> bool {
+        self.ids.len() > request.min_tokens as usize
     }
 
     /// Ends the choice and appends what was held back.
@@ -108,9 +119,10 @@ impl Choice {
         if self.stopped.is_none() {
             let mut piece = String::new();
             self.detok.finish(&mut piece);
-            self.search(request, &piece, out);
+            self.stopped = self.split.push(&piece, self.stoppable(request), out);
         }
-        self.split.finish(out);
+        let matched = self.split.finish(self.stoppable(request), out);
+        self.stopped = self.stopped.or(matched);
         self.usage = *usage;
         let stop_string = self.stopped.map(|index| Value::from(self.split.stop(index)));
         let (reason, stop_reason) = match (stop_string, reason) {
@@ -120,6 +132,7 @@ impl Choice {
             (None, FinishReason::Length) => ("length", Value::Null),
             (None, FinishReason::Cancelled | FinishReason::Failed(_)) => ("abort", Value::Null),
         };
+        let reason = if reason == "stop" && self.split.calls() { "tool_calls" } else { reason };
         self.finish = Some(Finish { reason, stop_reason });
     }
 

@@ -11,6 +11,8 @@
 //! {"id":1,"event":"error","error":{"message":...,"type":...,"param":...,"code":...}}
 //! ```
 //!
+//! Thoughts and tool calls are members `reasoning_content` and `tool_calls` as in a chat's stream, where there are some.
+//!
 //! There is one `token` event per committed token; its `text` is what became visible with it and may be empty
 //! (half a character, a possible stop string, the end-of-sequence token). `finish` comes once per choice with the text
 //! that had been held back. With `"stream": false` there are no `token` events and `finish` carries the whole
@@ -20,7 +22,8 @@
 
 use crate::api::choice::Choice;
 use crate::api::request::{ApiLimits, ApiRequest};
-use crate::api::{ApiError, chat, completions, json};
+use crate::api::split::Delta;
+use crate::api::{ApiError, chat, completions, json, message};
 use crate::text::TextModel;
 use serde_json::{Map, Value};
 
@@ -74,11 +77,31 @@ fn write_map(out: &mut Vec<u8>, map: Map<String, Value>) {
     out.push(b'\n');
 }
 
+/// Appends the `token` event of a choice. With the request goes the id of its answer, with the token its writer.
+pub(crate) fn write_token(
+    out: &mut Vec<u8>,
+    id: &Value,
+    request: (&ApiRequest, &str),
+    index: usize,
+    delta: &Delta,
+    token: (u32, &str),
+) {
+    let mut map = Map::new();
+    map.insert("id".into(), id.clone());
+    map.insert("event".into(), "token".into());
+    map.insert("choice".into(), index.into());
+    map.insert("text".into(), delta.content.clone().into());
+    message::parts(&mut map, request.0, request.1, index, delta);
+    map.insert("token".into(), token.0.into());
+    map.insert("model".into(), token.1.into());
+    write_map(out, map);
+}
+
 /// Appends the `finish` event of a choice.
 pub(crate) fn write_finish(
     out: &mut Vec<u8>,
     id: &Value,
-    request: &ApiRequest,
+    request: (&ApiRequest, &str),
     index: usize,
     choice: &Choice,
 ) {
@@ -87,11 +110,12 @@ pub(crate) fn write_finish(
     map.insert("event".into(), "finish".into());
     map.insert("choice".into(), index.into());
     map.insert("text".into(), choice.whole.content.clone().into());
+    message::parts(&mut map, request.0, request.1, index, &choice.whole);
     if let Some(finish) = &choice.finish {
         map.insert("finish_reason".into(), finish.reason.into());
         map.insert("stop_reason".into(), finish.stop_reason.clone());
     }
-    if request.return_token_ids {
+    if request.0.return_token_ids {
         map.insert("token_ids".into(), choice.ids.as_slice().into());
     }
     write_map(out, map);

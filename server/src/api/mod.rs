@@ -12,13 +12,17 @@ mod error;
 mod fields;
 mod json;
 mod line;
+mod message;
 mod models;
 mod prepare;
+mod reasoning;
 mod render;
 mod request;
 mod routing;
 mod scheduling;
+mod settings;
 mod split;
+mod tools;
 mod usage;
 mod validate;
 
@@ -29,9 +33,13 @@ pub use error::ApiError;
 pub use line::{LineRequest, parse_line};
 pub use models::{ServedModel, ServedRoute, model_json, models_json};
 pub use prepare::{Prepared, prepare};
+pub use reasoning::Thinking;
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
 pub(crate) use scheduling::words as policy_words;
+pub use settings::{ChatSettings, ReasoningField};
+pub use split::OutputPlan;
+pub use tools::ToolFormat;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -1,10 +1,11 @@
 //! The JSON of responses: chunks of a stream and the one body of a plain answer.
 
 use crate::api::choice::{Choice, Finish};
+use crate::api::message;
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
 use crate::api::routing::spans;
 use crate::api::split::Delta;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// What every chunk and body of one response repeats.
@@ -50,12 +51,24 @@ pub(crate) struct ChunkChoice<'a> {
 }
 
 impl ChunkChoice<'_> {
-    pub(crate) fn to_json(&self, request: &ApiRequest, choice: &Choice, prompt: Option<&[u32]>) -> Value {
+    /// As JSON; `id` is that of the response.
+    pub(crate) fn to_json(
+        &self,
+        request: &ApiRequest,
+        id: &str,
+        choice: &Choice,
+        prompt: Option<&[u32]>,
+    ) -> Value {
         let mut map = Map::new();
         map.insert("index".into(), self.index.into());
         match request.kind {
             ApiKind::Completion => drop(map.insert("text".into(), self.delta.content.clone().into())),
-            ApiKind::Chat => drop(map.insert("delta".into(), self.delta().into())),
+            // The last chunk of a choice has nothing new in it.
+            ApiKind::Chat if self.finish.is_some() => drop(map.insert("delta".into(), Map::new().into())),
+            ApiKind::Chat => {
+                let delta = message::delta(request, id, self.index, self.delta, self.first);
+                map.insert("delta".into(), delta.into());
+            }
         }
         finish_members(&mut map, self.finish);
         token_members(&mut map, request, choice, self.tokens.clone());
@@ -64,23 +77,12 @@ impl ChunkChoice<'_> {
         }
         Value::Object(map)
     }
-
-    /// The `delta` of a chat's chunk; empty with the finish.
-    fn delta(&self) -> Map<String, Value> {
-        let mut delta = Map::new();
-        if self.first {
-            delta.insert("role".into(), "assistant".into());
-        }
-        if self.finish.is_none() {
-            delta.insert("content".into(), self.delta.content.clone().into());
-        }
-        delta
-    }
 }
 
 /// One choice in the body of a plain answer.
 pub(crate) fn body_choice(
     request: &ApiRequest,
+    id: &str,
     index: usize,
     choice: &Choice,
     prompt: Option<&[u32]>,
@@ -89,7 +91,9 @@ pub(crate) fn body_choice(
     map.insert("index".into(), index.into());
     match request.kind {
         ApiKind::Completion => drop(map.insert("text".into(), choice.whole.content.clone().into())),
-        ApiKind::Chat => drop(map.insert("message".into(), message(&choice.whole).into())),
+        ApiKind::Chat => {
+            drop(map.insert("message".into(), message::message(request, id, index, choice).into()))
+        }
     }
     finish_members(&mut map, choice.finish.as_ref());
     token_members(&mut map, request, choice, 0..choice.ids.len());
@@ -97,14 +101,6 @@ pub(crate) fn body_choice(
         map.insert("prompt_token_ids".into(), ids.into());
     }
     Value::Object(map)
-}
-
-/// The `message` of a plain chat answer.
-fn message(whole: &Delta) -> Map<String, Value> {
-    let mut message = Map::new();
-    message.insert("role".into(), "assistant".into());
-    message.insert("content".into(), whole.content.clone().into());
-    message
 }
 
 fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>) {

@@ -1,6 +1,8 @@
 //! A checked request, and the limits it was checked against.
 
 use crate::api::ApiError;
+use crate::api::settings::ChatSettings;
+use crate::api::split::OutputPlan;
 use crate::text::{RenderedPrompt, TextModel};
 use tokenrouter_engine::SamplingParams;
 use tokenrouter_scheduler::{RouteId, Threshold};
@@ -28,6 +30,8 @@ pub struct ApiLimits {
     pub default_route: RouteId,
     /// Sampling parameters of a request that gives none (from `generation_config.json`, or the neutral ones).
     pub default_sampling: SamplingParams,
+    /// How chats are rendered and their answers taken apart.
+    pub chat: ChatSettings,
 }
 
 impl ApiLimits {
@@ -44,6 +48,7 @@ impl ApiLimits {
             routes,
             default_route: RouteId(0),
             default_sampling: SamplingParams::default(),
+            chat: ChatSettings::default(),
         }
     }
 
@@ -161,6 +166,8 @@ pub struct ApiRequest {
     pub max_llm_fraction: Option<f32>,
     /// A score of the whole query, 0 to 1, for routes that choose by it.
     pub query_score: Option<f32>,
+    /// How the text is taken apart.
+    pub output: OutputPlan,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
     /// How much to say about routing.

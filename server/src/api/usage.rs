@@ -11,6 +11,8 @@ pub(crate) struct Totals {
     pub completion: u64,
     /// Tokens of every prompt, each counted once, that the entry model found in its cache.
     pub cached: u64,
+    /// Tokens of the answers that are thoughts.
+    pub reasoning: u64,
 }
 
 impl Totals {
@@ -21,6 +23,7 @@ impl Totals {
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         })
     }
 }

@@ -7,6 +7,7 @@
 use crate::api::ApiError;
 use crate::api::fields::{Fields, integer};
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+use crate::api::split::OutputPlan;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use tokenrouter_engine::SamplingParams;
@@ -73,6 +74,7 @@ pub(crate) fn request(
         threshold: routing.threshold,
         max_llm_fraction: routing.max_llm_fraction,
         query_score: routing.query_score,
+        output: OutputPlan::default(),
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
         routing_return: routing.back,
         request_id: request_id(&fields)?,

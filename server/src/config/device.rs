@@ -16,9 +16,18 @@ pub enum DeviceName {
     Cuda,
 }
 
+impl DeviceName {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            DeviceName::Cpu => "cpu",
+            DeviceName::Cuda => "cuda",
+        }
+    }
+}
+
 /// How GPUs are used.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(default)]
 pub struct CudaSection {
     /// Share of each device's memory that may be used, above 0 and at most 1.
     pub memory_fraction: f64,
@@ -28,13 +37,6 @@ pub struct CudaSection {
     pub graphs: bool,
     /// Tokens of the largest captured step: a power of two from 8 on.
     pub largest_bucket: u32,
-}
-
-impl Default for CudaSection {
-    fn default() -> Self {
-        let CudaOptions { memory_fraction, graphs, largest_bucket, .. } = CudaOptions::default();
-        Self { memory_fraction, memory: None, graphs, largest_bucket }
-    }
 }
 
 /// A byte count from a number or a text.
@@ -50,14 +52,7 @@ pub(super) fn bytes(key: &str, value: &toml::Value) -> Result<u64, String> {
 
 impl CudaSection {
     fn options(&self) -> Result<CudaOptions, String> {
-        if !(self.memory_fraction > 0.0 && self.memory_fraction <= 1.0) {
-            let found = self.memory_fraction;
-            return Err(format!("cuda.memory_fraction is {found}; it must be above 0 and at most 1"));
-        }
         let memory_bytes = self.memory.as_ref().map(|value| bytes("cuda.memory", value)).transpose()?;
-        if memory_bytes == Some(0) {
-            return Err("cuda.memory is 0; a byte count like \"16GiB\" is needed".into());
-        }
         let bucket = self.largest_bucket;
         if !(bucket.is_power_of_two() && (8..=4096).contains(&bucket)) {
             return Err(format!("cuda.largest_bucket is {bucket}; it must be a power of two from 8 to 4096"));

@@ -1,31 +1,49 @@
-//! The TOML file that describes a deployment: models, placement, memory budget, router, scheduling, server.
+//! A deployment's configuration: models, placement, memory budget, router, scheduling, server.
 //!
-//! Unknown keys are refused with a suggestion; every refusal names the file and the key.
+//! Flags win over variables of the environment, those over the TOML file, that over the defaults. Unknown keys are refused
+//! with a suggestion; every refusal names the file, variable or flag, and the key.
 
 mod bytes;
 mod device;
 pub(crate) mod keys;
+mod kind;
+mod layers;
+mod overrides;
+mod print;
+mod reference;
 mod routing;
 mod scheduling;
+mod sections;
+mod table;
+#[cfg(test)]
+mod tests;
+mod variables;
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use tokenrouter_engine::check_devices;
 
+use layers::{Problem, Resolved};
+
 pub use bytes::parse_bytes;
 pub use device::{CudaSection, DeviceName};
+pub use layers::FileText;
+pub use overrides::{Overrides, SetArgs};
+pub use reference::reference;
 pub use routing::{RouteSection, RouterSection};
 pub(crate) use routing::{Routed, param};
 pub use scheduling::SchedulingSection;
 pub(crate) use scheduling::{AUTO, handoff_name};
+pub use sections::{
+    BudgetSection, ChatSection, FaultsSection, HubSection, LogFormat, LogSection, ModelSection, OnPeerLoss,
+    ReasoningField, ReasoningParser, RequestLimitsSection, ServerSection, ThresholdLimit, ToolParser,
+};
 
 /// A deployment, checked. Paths are resolved against the folder of the file.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     /// What the models run on.
-    #[serde(default)]
     pub device: DeviceName,
     /// The models; the first is the one a route enters by default.
     #[serde(rename = "model")]
@@ -36,168 +54,81 @@ pub struct Config {
     #[serde(default, rename = "route")]
     pub routes: Vec<RouteSection>,
     /// When models launch.
-    #[serde(default)]
     pub scheduling: SchedulingSection,
     /// Memory.
-    #[serde(default)]
     pub budget: BudgetSection,
     /// How GPUs are used.
-    #[serde(default)]
     pub cuda: CudaSection,
     /// Sockets and limits.
-    #[serde(default)]
     pub server: ServerSection,
+    /// What requests may set about routing.
+    pub request_limits: RequestLimitsSection,
+    /// Chat templates and parsers.
+    pub chat: ChatSection,
+    /// Lost and stalled models.
+    pub faults: FaultsSection,
+    /// The log.
+    pub log: LogSection,
+    /// Where models with a `repo` come from.
+    pub hub: HubSection,
+    /// The values before they became sections, with their origins.
+    #[serde(skip)]
+    resolved: Resolved,
 }
-
-/// One model and its placement.
-#[derive(Clone, Debug, Deserialize)]
-pub struct ModelSection {
-    /// Name in answers and metrics.
-    pub name: String,
-    /// Folder of the checkpoint (Hugging Face layout).
-    pub path: PathBuf,
-    /// The devices that hold it, one equal part each; the whole model on device 0 by default.
-    #[serde(default = "default_devices")]
-    pub devices: Vec<usize>,
-    /// Threads of its worker groups, divided over its devices; 0 divides the cores evenly over the models.
-    #[serde(default)]
-    pub threads: usize,
-    /// Most rows in one step.
-    #[serde(default = "default_batch")]
-    pub max_batch: usize,
-    /// Most tokens fed in one step; longer prompts are fed in pieces.
-    #[serde(default = "default_step_tokens")]
-    pub max_step_tokens: usize,
-}
-
-/// Memory.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default)]
-pub struct BudgetSection {
-    /// Bytes for everything: weights, buffers and the KV caches. A number, or text like `"512MiB"`.
-    pub memory: toml::Value,
-    /// Type of the KV cache: `f32`, `f16` or `bf16`; absent: f16 on the CPU, and bf16, the only one, on CUDA.
-    pub kv_dtype: Option<String>,
-    /// Longest context of a request in tokens; 0 takes the smallest maximum of the models.
-    pub max_model_len: usize,
-    /// Whether prompts with a common beginning share its cache pages, also after the first has ended.
-    pub prefix_cache: bool,
-    /// Pages of 16 tokens that must stay free when a request is admitted. More of them means fewer requests at once
-    /// and fewer that are preempted because the admitted ones grow.
-    pub reserve_pages: usize,
-}
-
-impl Default for BudgetSection {
-    fn default() -> Self {
-        BudgetSection {
-            memory: toml::Value::String("2GiB".into()),
-            kv_dtype: None,
-            max_model_len: 0,
-            prefix_cache: true,
-            reserve_pages: 8,
-        }
-    }
-}
-
-/// Sockets and limits.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default)]
-pub struct ServerSection {
-    /// Address of the HTTP endpoint.
-    pub http: SocketAddr,
-    /// Address of the raw TCP endpoint; absent: none.
-    pub tcp: Option<SocketAddr>,
-    /// The name under which the routed pair is served.
-    pub served_model_name: String,
-    /// Most requests admitted at once.
-    pub max_running: usize,
-    /// Most requests waiting for admission; one more gets 429.
-    pub max_waiting: usize,
-    /// Most connections at once.
-    pub max_connections: usize,
-    /// Largest request body in bytes.
-    pub max_body_bytes: usize,
-    /// Threads that parse and tokenize.
-    pub tokenizer_threads: usize,
-    /// Most choices of one request.
-    pub max_n: u32,
-    /// Seconds that running requests get after SIGTERM.
-    pub shutdown_timeout_s: u64,
-}
-
-impl Default for ServerSection {
-    fn default() -> Self {
-        ServerSection {
-            http: SocketAddr::from(([127, 0, 0, 1], 8000)),
-            tcp: None,
-            served_model_name: "tokenrouter".into(),
-            max_running: 64,
-            max_waiting: 256,
-            max_connections: 1024,
-            max_body_bytes: 16 << 20,
-            tokenizer_threads: 1,
-            max_n: 8,
-            shutdown_timeout_s: 30,
-        }
-    }
-}
-
-fn default_devices() -> Vec<usize> {
-    vec![0]
-}
-
-fn default_batch() -> usize {
-    32
-}
-
-fn default_step_tokens() -> usize {
-    512
-}
-
-/// Why a configuration was refused: the file, the key, and what would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    file: String,
-    problem: String,
-}
-
-impl std::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.file, self.problem)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, under the variables of the environment.
     ///
     /// # Errors
-    /// When the file cannot be read, is not TOML, has a key that is not known or a value out of range.
-    pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let fail = |problem: String| ConfigError { file: path.display().to_string(), problem };
-        let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
-        let base = path.parent().unwrap_or(Path::new(""));
-        Config::parse(&text, base).map_err(fail)
+    /// When the file cannot be read, is not TOML, has a key that is not known or a value out of range. The text names the
+    /// file or variable, and the key.
+    pub fn load(path: &Path) -> Result<Config, String> {
+        Config::load_with(Some(path), &Overrides::default())
     }
 
-    /// Checks the text of a file whose relative paths start at `base`.
+    /// As [`Config::load`], with flags over all; also without a file.
     ///
     /// # Errors
-    /// As `load`, as text.
+    /// As `load`.
+    pub fn load_with(path: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
+        let Some(path) = path else { return Config::resolve(None, &environment(), flags) };
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e}"))?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        Config::resolve(Some(FileText { name: &name, text: &text, base }), &environment(), flags)
+    }
+
+    /// Checks the text of a file whose relative paths start at `base`. The environment says nothing.
+    ///
+    /// # Errors
+    /// As `load`.
     pub fn parse(text: &str, base: &Path) -> Result<Config, String> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| e.to_string())?;
-        keys::check(&table)?;
-        let mut config: Config = toml::from_str(text).map_err(|e| e.to_string())?;
-        for model in &mut config.models {
-            model.path = base.join(&model.path);
-        }
-        let files = config.routes.iter_mut().map(|r| &mut r.file).chain([&mut config.router.file]);
-        for file in files.flatten() {
-            *file = base.join(&*file);
-        }
-        config.check()?;
+        Config::resolve(Some(FileText { name: "", text, base }), &[], &Overrides::default())
+    }
+
+    /// Flags over environment (names and values) over file over defaults.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub fn resolve(
+        file: Option<FileText<'_>>,
+        environment: &[(String, String)],
+        flags: &Overrides,
+    ) -> Result<Config, String> {
+        let resolved = Resolved::new(file, environment, flags.given())?;
+        let refusal = |problem: Problem| resolved.refusal(&problem);
+        resolved.check_required().map_err(refusal)?;
+        check_present(&resolved).map_err(refusal)?;
+        let config = toml::Value::Table(resolved.table.clone()).try_into::<Config>();
+        let mut config = config.map_err(|e| refusal(Problem { at: String::new(), text: e.to_string() }))?;
+        config.check().map_err(refusal)?;
+        config.resolved = resolved;
         Ok(config)
+    }
+
+    /// What the operator should know, though nothing was refused.
+    pub fn warnings(&self) -> &[String] {
+        &self.resolved.warnings
     }
 
     /// The budget in bytes.
@@ -208,96 +139,132 @@ impl Config {
         device::bytes("budget.memory", &self.budget.memory)
     }
 
-    fn check(&self) -> Result<(), String> {
-        if self.models.is_empty() {
-            return Err("no [[model]] section; at least one model is needed".into());
-        }
-        if self.models.len() > tokenrouter_scheduler::MAX_MODELS {
-            let most = tokenrouter_scheduler::MAX_MODELS;
-            return Err(format!("{} [[model]] sections; at most {most} are supported", self.models.len()));
-        }
+    fn check(&self) -> Result<(), Problem> {
         for (i, model) in self.models.iter().enumerate() {
             self.check_model(i, model)?;
         }
-        self.check_routes()?;
-        self.scheduling.policy(self.models.len())?;
-        self.scheduling.handoff()?;
-        self.scheduling.planner()?;
-        let bytes = self.budget_bytes()?;
-        if bytes == 0 {
-            return Err("budget.memory is 0; a byte count like \"2GiB\" is needed".into());
-        }
-        self.kv_dtype()?;
-        self.device_kind()?;
+        self.check_routes().map_err(Problem::at("server.served_model_name"))?;
+        self.scheduling.policy(self.models.len()).map_err(Problem::at("scheduling.policy"))?;
+        self.scheduling.handoff().map_err(Problem::at("scheduling.handoff"))?;
+        self.scheduling.planner().map_err(Problem::at("scheduling.p99_inter_token_ms"))?;
+        self.budget_bytes().map_err(Problem::at("budget.memory"))?;
+        self.kv_dtype().map_err(Problem::at("budget.kv_dtype"))?;
+        self.device_kind().map_err(Problem::at("cuda.largest_bucket"))?;
+        self.check_limits().map_err(Problem::at("request_limits.threshold"))?;
         self.check_server()
     }
 
-    fn check_model(&self, index: usize, model: &ModelSection) -> Result<(), String> {
-        if model.name.is_empty() {
-            return Err(format!("model {index} has an empty name"));
+    fn check_model(&self, index: usize, model: &ModelSection) -> Result<(), Problem> {
+        let at = |key: &str| Problem::at(format!("model.{index}.{key}"));
+        let name = &model.name;
+        if self.models[..index].iter().any(|m| m.name == *name) {
+            return Err(at("name")(format!("two models are named \"{name}\"; names must differ")));
         }
-        if self.models[..index].iter().any(|m| m.name == model.name) {
-            return Err(format!("two models are named \"{}\"; names must differ", model.name));
+        if *name == self.server.served_model_name {
+            return Err(Problem::at("server.served_model_name")(format!(
+                "model.name \"{name}\" is also server.served_model_name; they must differ, since both can be asked for"
+            )));
         }
-        if model.name == self.server.served_model_name {
-            return Err(format!(
-                "model.name \"{}\" is also server.served_model_name; they must differ, since both can be asked for",
-                model.name
-            ));
+        if model.max_step_tokens < model.max_batch {
+            return Err(at("max_step_tokens")(format!(
+                "model \"{name}\": max_step_tokens is {}; it must be at least max_batch ({})",
+                model.max_step_tokens, model.max_batch
+            )));
         }
-        let most = 4096;
-        if model.max_batch == 0 || model.max_batch > most {
-            return Err(format!(
-                "model \"{}\": max_batch is {}; it must be 1..={most}",
-                model.name, model.max_batch
-            ));
+        match (&model.repo, model.path.as_os_str().is_empty()) {
+            (None, true) => {
+                return Err(at("path")(format!("model \"{name}\": path or repo is missing")));
+            }
+            (Some(_), false) => {
+                return Err(at("repo")(format!("model \"{name}\": path and repo exclude each other")));
+            }
+            (Some(repo), true) if !crate::sources::is_repo_name(repo) => {
+                let text = format!(
+                    "model \"{name}\": repo is \"{repo}\"; a name like \"Qwen/Qwen3-0.6B\" is needed"
+                );
+                return Err(at("repo")(text));
+            }
+            (None, false) if model.revision.is_some() => {
+                return Err(at("revision")(format!(
+                    "model \"{name}\": revision needs a repo; path has none"
+                )));
+            }
+            _ => {}
         }
-        if model.max_step_tokens < model.max_batch || model.max_step_tokens > 65_536 {
-            return Err(format!(
-                "model \"{}\": max_step_tokens is {}; it must be at least max_batch ({}) and at most 65536",
-                model.name, model.max_step_tokens, model.max_batch
-            ));
-        }
-        check_devices(&model.devices).map_err(|problem| format!("model \"{}\": {problem}", model.name))?;
-        if model.threads > 512 {
-            return Err(format!("model \"{}\": threads is {}; at most 512", model.name, model.threads));
-        }
-        Ok(())
+        check_devices(&model.devices).map_err(|e| at("devices")(format!("model \"{name}\": {e}")))
     }
 
-    fn check_server(&self) -> Result<(), String> {
+    fn check_server(&self) -> Result<(), Problem> {
         let s = &self.server;
-        let positive = [
-            ("max_running", s.max_running),
-            ("max_waiting", s.max_waiting),
-            ("max_connections", s.max_connections),
-            ("max_body_bytes", s.max_body_bytes),
-            ("tokenizer_threads", s.tokenizer_threads),
-            ("max_n", s.max_n as usize),
-        ];
-        for (key, value) in positive {
-            if value == 0 {
-                return Err(format!("server.{key} is 0; it must be at least 1"));
+        match (&s.tls_cert, &s.tls_key) {
+            (Some(_), None) => {
+                Err(Problem::at("server.tls_cert")("server.tls_cert needs server.tls_key".into()))
             }
+            (None, Some(_)) => {
+                Err(Problem::at("server.tls_key")("server.tls_key needs server.tls_cert".into()))
+            }
+            (Some(_), Some(_)) if !cfg!(feature = "tls") => Err(Problem::at("server.tls_cert")(
+                "server.tls_cert: this binary was built without the feature `tls`".into(),
+            )),
+            _ => Ok(()),
         }
-        if s.served_model_name.is_empty() {
-            return Err("server.served_model_name is empty".into());
-        }
-        let bounded = [
-            ("max_running", s.max_running as u64, 4096),
-            ("tokenizer_threads", s.tokenizer_threads as u64, 64),
-            ("max_n", u64::from(s.max_n), 1024),
-            ("shutdown_timeout_s", s.shutdown_timeout_s, 86_400),
-        ];
-        match bounded.into_iter().find(|(_, value, most)| value > most) {
-            Some((key, value, most)) => Err(format!("server.{key} is {value}; it may be at most {most}")),
-            None => Ok(()),
+    }
+
+    fn check_limits(&self) -> Result<(), String> {
+        match self.request_limits.threshold {
+            ThresholdLimit::Between([low, high]) if !(low.is_finite() && high.is_finite() && low <= high) => {
+                Err(format!(
+                    "request_limits.threshold is [{low}, {high}]; the lowest threshold must come first, then the highest"
+                ))
+            }
+            _ => Ok(()),
         }
     }
 }
 
+/// Variables of this process that are text.
+fn environment() -> Vec<(String, String)> {
+    let text = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    let mut all: Vec<(String, String)> =
+        text.filter(|(name, _)| name.starts_with(variables::PREFIX)).collect();
+    all.sort();
+    all
+}
+
+/// What no configuration can be without.
+fn check_present(resolved: &Resolved) -> Result<(), Problem> {
+    let fail = |text: String| Err(Problem { at: String::new(), text });
+    let models = resolved.sections("model").len();
+    let most = tokenrouter_scheduler::MAX_MODELS;
+    if models == 0 {
+        return fail(
+            "no [[model]] section; at least one model is needed (--model NAME=FOLDER_OR_REPO also names one)"
+                .into(),
+        );
+    }
+    if models > most {
+        return fail(format!("{models} [[model]] sections; at most {most} are supported"));
+    }
+    if !resolved.table.contains_key("router") {
+        return fail(format!("no [router] section; {models} models need a router (--router names one)"));
+    }
+    let limit = resolved.table.get("request_limits").and_then(|limits| limits.get("threshold"));
+    let number = |v: &toml::Value| v.is_integer() || v.is_float();
+    let well = limit.is_none_or(|v| {
+        v.is_bool() || v.as_array().is_some_and(|list| list.len() == 2 && list.iter().all(number))
+    });
+    if !well {
+        let found = limit.map(ToString::to_string).unwrap_or_default();
+        let text = format!(
+            "request_limits.threshold is {found}; it must be true, false, or two numbers as [0.01, 0.1]"
+        );
+        return Err(Problem { at: "request_limits.threshold".into(), text });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
-mod tests {
+mod file_tests {
     use super::*;
 
     const GOOD: &str = r#"
@@ -351,7 +318,7 @@ mod tests {
             ("[router]", "[rooter]", "rooter"),
             ("[budget]", "[server]\nmax_n = 4294967295\n[budget]", "max_n"),
             ("[budget]", "[scheduling]\npolicy = \"eagr\"\n[budget]", "did you mean \"eager\""),
-            ("[budget]", "[scheduling]\nhandoff = \"move\"\n[budget]", "resume or readmit"),
+            ("[budget]", "[scheduling]\nhandoff = \"move\"\n[budget]", "must be resume or readmit"),
             ("[budget]", "[scheduling]\npolcy = \"eager\"\n[budget]", "did you mean \"policy\""),
         ];
         for (from, to, expected) in cases {

@@ -57,7 +57,7 @@ impl SettingArgs {
     /// One line that names the file.
     pub(crate) fn load(&self) -> Result<Setting, String> {
         let mut config = match &self.config {
-            Some(path) => Config::load(path).map_err(|e| e.to_string())?,
+            Some(path) => Config::load(path)?,
             None => demo::config(self.models.as_deref())?,
         };
         // Both commands count the answers themselves: nothing may be refused because many wait.

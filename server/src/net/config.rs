@@ -1,8 +1,11 @@
 //! What the network part can be told.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::access::Access;
 use super::http::HttpLimits;
 
 /// Configuration of the network thread. The defaults suit one machine; both ports are on loopback.
@@ -28,6 +31,16 @@ pub struct NetConfig {
     pub tokenizer_threads: usize,
     /// Requests that wait for a tokenizer thread; above, 429.
     pub tokenizer_queue: usize,
+    /// Requests that may wait for admission, as the engine is told: more are refused before they are tokenized.
+    pub max_waiting: usize,
+    /// API keys and origins of pages.
+    pub access: Arc<Access>,
+    /// Whether `/metrics` asks for an API key, where there are any.
+    pub metrics_need_key: bool,
+    /// Certificate and key: both ports then speak TLS. Needs the feature `tls`.
+    pub tls: Option<TlsFiles>,
+    /// Whether bodies of requests are logged.
+    pub log_prompts: bool,
     /// Whether SIGTERM and SIGINT drain the server. Off for servers inside another program.
     pub handle_signals: bool,
 }
@@ -45,9 +58,23 @@ impl Default for NetConfig {
             outbox_bytes: 1 << 20,
             tokenizer_threads: 1,
             tokenizer_queue: 64,
+            max_waiting: usize::MAX,
+            access: Arc::default(),
+            metrics_need_key: false,
+            tls: None,
+            log_prompts: false,
             handle_signals: true,
         }
     }
+}
+
+/// Files of the TLS identity, read at the start and again on SIGHUP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// PEM file with the certificate of the server and those between it and its root.
+    pub cert: PathBuf,
+    /// PEM file with its private key.
+    pub key: PathBuf,
 }
 
 /// Time limits of connections and of the shutdown.
@@ -71,6 +98,11 @@ pub struct Timeouts {
     pub shutdown: Duration,
     /// How long the listener at least stays open, answering 503, after the order to drain.
     pub drain_delay: Duration,
+    /// A request that has no token after so long gets 503; `None` for no limit.
+    pub queue: Option<Duration>,
+    /// The longest that a request may take. What is written by then is its answer, ended with `length`; without a
+    /// token it gets 504. `None` for no limit.
+    pub request: Option<Duration>,
     /// `/health` says 503 when a step has been in flight for so long.
     pub stall: Duration,
 }
@@ -88,6 +120,8 @@ impl Default for Timeouts {
             linger: seconds(2),
             shutdown: seconds(30),
             drain_delay: Duration::ZERO,
+            queue: None,
+            request: None,
             stall: seconds(60),
         }
     }

@@ -2,18 +2,22 @@
 //! to the connections.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokenrouter_engine::handle::{ClientEvent, ClientId, Command, EngineHandle, Report, SendError};
-use tokenrouter_engine::{EngineState, EngineStatus};
+use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus};
 
+use super::config::NetConfig;
 use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
-use super::frontend::{ApiCall, Prepared, Refusal};
+use super::frontend::{ApiCall, CallContext, Prepared, Refusal};
 use super::http::write::{Headers, Response};
-use super::tokenize::{Done, Job, Workers};
+use super::overdue::{Deadlines, Timers};
+use super::record::Record;
+use super::tokenize::{Done, Job, Output, Workers};
 use crate::metrics::Traffic;
 
 /// Where answers go. Connections that no longer exist swallow what is written to them.
@@ -30,6 +34,18 @@ pub(crate) trait Outlets {
     fn stream(&mut self, conn: u64, exchange: u64, headers: &Headers, events: &[u8], end: bool);
     /// The id of a line became known. False when it is in use on its connection.
     fn set_line_id(&mut self, conn: u64, exchange: u64, id: Value) -> bool;
+}
+
+/// Where a request came from.
+pub(crate) struct Arrival {
+    /// Its connection.
+    pub(crate) conn: u64,
+    /// The other end.
+    pub(crate) client: SocketAddr,
+    /// Its name in logs.
+    pub(crate) request_id: String,
+    /// The header `X-Token-Routing`.
+    pub(crate) token_routing: Option<String>,
 }
 
 /// Requests in progress.
@@ -52,11 +68,23 @@ pub(crate) struct Dispatcher {
     cancelled: u64,
     failed: u64,
     traffic: Traffic,
+    timers: Timers,
+    limits: Limits,
+    loading: bool,
+}
+
+/// What is configured about requests.
+struct Limits {
+    queue: Option<Duration>,
+    whole: Option<Duration>,
+    /// Requests that wait for admission; above, 429.
+    waiting: usize,
+    log_prompts: bool,
 }
 
 impl Dispatcher {
     /// An empty table. `nonce` makes ids of this process unlike those of another.
-    pub(crate) fn new(engine: EngineHandle, workers: Workers, nonce: u64) -> Self {
+    pub(crate) fn new(engine: EngineHandle, workers: Workers, nonce: u64, config: &NetConfig) -> Self {
         let entries = engine.info.routes.iter().map(|route| route.entry).collect();
         Self {
             traffic: Traffic::new(entries),
@@ -75,7 +103,23 @@ impl Dispatcher {
             finished: 0,
             cancelled: 0,
             failed: 0,
+            timers: Timers::default(),
+            limits: Limits {
+                queue: config.timeouts.queue,
+                whole: config.timeouts.request,
+                waiting: config.max_waiting,
+                log_prompts: config.log_prompts,
+            },
+            loading: false,
         }
+    }
+
+    /// A table for a server whose engine is not there yet: it takes nothing.
+    pub(crate) fn loading(config: &NetConfig) -> Self {
+        let (commands, reports) = (flume::bounded(0).0, flume::bounded(0).1);
+        let nothing = (Box::new(|| {}), EngineInfo::default(), Arc::default());
+        let engine = EngineHandle::new(commands, reports, nothing.0, nothing.1, nothing.2);
+        Self { loading: true, ..Self::new(engine, Workers::none(), 0, config) }
     }
 
     /// The engine's gauges.
@@ -118,6 +162,9 @@ impl Dispatcher {
     /// # Errors
     /// The refusal: draining, or the engine has ended.
     pub(crate) fn check_open(&self) -> Result<(), Refusal> {
+        if self.loading {
+            return Err(exchange::loading());
+        }
         if self.draining {
             return Err(exchange::shutting_down());
         }
@@ -126,6 +173,17 @@ impl Dispatcher {
             EngineState::Ready => Ok(()),
             EngineState::Draining | EngineState::Stopped => Err(exchange::shutting_down()),
         }
+    }
+
+    /// Whether a request for the engine would be taken now. The engine looks again, exactly; but what is hopeless
+    /// already costs nobody a tokenization.
+    ///
+    /// # Errors
+    /// As [`check_open`](Self::check_open), or too many requests wait.
+    pub(crate) fn check_room(&self) -> Result<(), Refusal> {
+        self.check_open()?;
+        let waiting = self.engine.status.waiting.load(Ordering::Relaxed);
+        if waiting >= self.limits.waiting as u64 { Err(exchange::queue_full()) } else { Ok(()) }
     }
 
     /// The engine has ended, in order or not.
@@ -137,26 +195,69 @@ impl Dispatcher {
     ///
     /// # Errors
     /// The refusal: draining, engine gone, too many requests waiting.
-    pub(crate) fn submit(
-        &mut self,
-        conn: u64,
-        request_id: String,
-        call: ApiCall,
-        body: Vec<u8>,
-    ) -> Result<u64, Refusal> {
+    pub(crate) fn submit(&mut self, call: ApiCall, arrival: Arrival, body: Vec<u8>) -> Result<u64, Refusal> {
+        if call.generates() {
+            self.check_room()?;
+        }
         self.check_open()?;
         let exchange = self.next_exchange;
         let cancelled = Arc::new(AtomicBool::new(false));
+        let Arrival { conn, client, request_id, token_routing } = arrival;
         let unique = format!("{:016x}{exchange:08x}", self.nonce);
+        let context = CallContext { unique, request_id: request_id.clone(), token_routing, client };
+        if self.limits.log_prompts {
+            let body = String::from_utf8_lossy(&body);
+            tracing::info!(id = request_id, call = call.name(), body = %body, "request body");
+        }
         let body_len = body.len();
-        if !self.workers.try_submit(Job { exchange, call, body, unique, cancelled: cancelled.clone() }) {
+        if !self.workers.try_submit(Job { exchange, call, body, context, cancelled: cancelled.clone() }) {
             return Err(exchange::queue_full());
         }
         self.next_exchange += 1;
         self.job_bytes += body_len;
+        let record = Record::new(call, request_id, client);
+        let deadlines = Deadlines::new(record.arrived, self.limits.queue, self.limits.whole);
+        self.timers.add(exchange, &deadlines);
         let phase = Phase::Preparing(cancelled);
-        self.exchanges.insert(exchange, Exchange { conn, request_id, arrived: Instant::now(), phase });
+        self.exchanges.insert(exchange, Exchange { conn, record, deadlines, phase });
         Ok(exchange)
+    }
+
+    /// When [`expire`](Self::expire) must be called.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Ends requests whose time is up.
+    pub(crate) fn expire(&mut self, now: Instant, out: &mut dyn Outlets) {
+        while let Some(id) = self.timers.pop(now) {
+            let Some(exchange) = self.exchanges.get_mut(&id) else { continue };
+            if exchange.deadlines.cut {
+                self.fail(id, &exchange::took_too_long(), out);
+            } else if exchange.deadlines.whole.is_some_and(|at| at <= now) {
+                exchange.deadlines = Deadlines::cut(now);
+                self.timers.add(id, &exchange.deadlines);
+                self.cut(id, out);
+            } else {
+                self.fail(id, &exchange::waited_too_long(), out);
+            }
+        }
+    }
+
+    /// The whole time of a request is up: what it has is its answer, and nothing is an error.
+    fn cut(&mut self, id: u64, out: &mut dyn Outlets) {
+        let stops = match self.exchanges.get_mut(&id).map(|exchange| &mut exchange.phase) {
+            Some(Phase::Running(run)) => run.cut(),
+            _ => None,
+        };
+        match stops {
+            None => self.fail(id, &exchange::took_too_long(), out),
+            Some(stops) => {
+                for (client, committed_len) in stops {
+                    self.send(Command::Stop { client, committed_len });
+                }
+            }
+        }
     }
 
     /// Takes results of the tokenizer threads.
@@ -173,7 +274,12 @@ impl Dispatcher {
         let fresh = done.line_id.is_none_or(|line_id| out.set_line_id(exchange.conn, id, line_id));
         match done.result {
             _ if !fresh => self.fail(id, &exchange::id_in_use(), out),
-            Ok(prepared) => self.start(id, prepared, out),
+            Ok(Output::Prepared(prepared)) => self.start(id, prepared, out),
+            Ok(Output::Body(body)) => {
+                out.respond(exchange.conn, id, &Response::json(200, body));
+                self.finished += 1;
+                self.remove(id, "finished", 200);
+            }
             Err(refusal) => self.fail(id, &refusal, out),
         }
     }
@@ -182,7 +288,8 @@ impl Dispatcher {
     fn start(&mut self, id: u64, prepared: Prepared, out: &mut dyn Outlets) {
         let first = self.next_client;
         let count = prepared.choices.len();
-        let Some(arrived) = self.exchanges.get(&id).map(|exchange| exchange.arrived) else { return };
+        let Some(arrived) = self.exchanges.get(&id).map(|exchange| exchange.record.arrived) else { return };
+        let route = prepared.choices.first().map(|choice| choice.route).unwrap_or_default();
         let mut commands = VecDeque::with_capacity(count);
         for (index, mut choice) in prepared.choices.into_iter().enumerate() {
             choice.client = first + index as u64;
@@ -207,6 +314,9 @@ impl Dispatcher {
             return;
         }
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        let route = self.engine.info.routes.get(usize::from(route.0));
+        let (name, entry) = route.map(|route| (route.name.clone(), route.entry)).unwrap_or_default();
+        exchange.record.started(prepared.answer.id().to_owned(), name, entry);
         exchange.phase = Phase::Running(Run::new(prepared.answer, prepared.stream, first, count));
         self.next_client += count as u64;
         for index in 0..count {
@@ -278,22 +388,26 @@ impl Dispatcher {
         for event in report.events {
             match event {
                 ClientEvent::Prompt { client, start, scores } => {
-                    self.on_event(client, ChoiceEvent::Prompt { start, scores }, out);
+                    self.on_event(client, ChoiceEvent::Prompt { start, scores }, now, out);
                 }
                 ClientEvent::Token { client, token, model, logprobs } => {
                     self.traffic.token(client, now);
-                    self.on_event(client, ChoiceEvent::Token { token, model, logprobs }, out);
+                    self.on_event(client, ChoiceEvent::Token { token, model, logprobs }, now, out);
                 }
                 ClientEvent::Finished { client, reason, usage } => {
                     self.traffic.finished(client, &reason, &usage, now);
-                    self.on_event(client, ChoiceEvent::Finished { reason, usage: Box::new(usage) }, out);
+                    let event = ChoiceEvent::Finished { reason, usage: Box::new(usage) };
+                    self.on_event(client, event, now, out);
                 }
                 ClientEvent::Refused { client, error } => {
                     self.traffic.forget(client);
                     if let Some((id, choice)) = self.clients.get(&client).copied() {
                         let refusal = exchange::refused(&error);
                         self.count_refusal(&refusal);
-                        self.set_over(id, choice);
+                        if let Some(Exchange { phase: Phase::Running(run), .. }) = self.exchanges.get_mut(&id)
+                        {
+                            run.set_over(choice);
+                        }
                         self.fail(id, &refusal, out);
                     }
                 }
@@ -301,19 +415,25 @@ impl Dispatcher {
         }
     }
 
-    fn set_over(&mut self, id: u64, choice: usize) {
-        if let Some(Exchange { phase: Phase::Running(run), .. }) = self.exchanges.get_mut(&id) {
-            run.set_over(choice);
-        }
-    }
-
     /// Events of cancelled requests find no entry and are dropped.
-    fn on_event(&mut self, client: ClientId, event: ChoiceEvent, out: &mut dyn Outlets) {
+    fn on_event(&mut self, client: ClientId, mut event: ChoiceEvent, now: Instant, out: &mut dyn Outlets) {
         let Some((id, choice)) = self.clients.get(&client).copied() else { return };
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
         let Phase::Running(run) = &mut exchange.phase else { return };
-        if matches!(event, ChoiceEvent::Finished { .. }) {
-            run.set_over(choice);
+        if !run.receive(choice, &mut event) {
+            return;
+        }
+        match &event {
+            ChoiceEvent::Token { .. } => {
+                exchange.record.token(now);
+                if exchange.deadlines.first.is_some() {
+                    self.timers.remove(id, &exchange.deadlines);
+                    exchange.deadlines.first = None;
+                    self.timers.add(id, &exchange.deadlines);
+                }
+            }
+            ChoiceEvent::Finished { reason, usage } => exchange.record.choice(reason, usage),
+            ChoiceEvent::Prompt { .. } => {}
         }
         if run.stream && (run.is_holding() || out.is_full(exchange.conn)) {
             run.hold(choice, event);
@@ -361,7 +481,7 @@ impl Dispatcher {
                     out.respond(exchange.conn, id, &response);
                 }
                 self.finished += 1;
-                self.remove(id, "finished");
+                self.remove(id, "finished", 200);
             }
         }
     }
@@ -374,7 +494,7 @@ impl Dispatcher {
             self.count_refusal(refusal);
         }
         self.failed += 1;
-        self.remove(id, "failed");
+        self.remove(id, "failed", refusal.status);
     }
 
     /// Fails everything in progress.
@@ -389,7 +509,7 @@ impl Dispatcher {
     pub(crate) fn cancel(&mut self, id: u64) {
         if self.exchanges.contains_key(&id) {
             self.cancelled += 1;
-            self.remove(id, "cancelled");
+            self.remove(id, "cancelled", 499);
         }
     }
 
@@ -399,24 +519,29 @@ impl Dispatcher {
         self.fail(id, &refusal, out);
     }
 
+    /// Ends all requests of this name, as their clients could; tells how many there were.
+    pub(crate) fn abort(&mut self, request_id: &str, out: &mut dyn Outlets) -> usize {
+        let named = self.exchanges.iter().filter(|(_, exchange)| {
+            let record = &exchange.record;
+            record.request_id == request_id || record.answer_id == request_id
+        });
+        let ids: Vec<u64> = named.map(|(id, _)| *id).collect();
+        for id in &ids {
+            self.cancel_on_request(*id, out);
+        }
+        ids.len()
+    }
+
     /// Forgets an exchange, with what the engine still does for it.
-    fn remove(&mut self, id: u64, outcome: &str) {
+    fn remove(&mut self, id: u64, outcome: &str, status: u16) {
         let Some(exchange) = self.exchanges.remove(&id) else { return };
-        let mut tokens = 0;
+        self.timers.remove(id, &exchange.deadlines);
         if let Phase::Running(run) = &exchange.phase {
-            tokens = run.tokens;
             for client in run.clients() {
                 self.clients.remove(&client);
             }
         }
-        tracing::info!(
-            id = exchange.request_id,
-            exchange = id,
-            outcome,
-            tokens,
-            total_ms = exchange.arrived.elapsed().as_millis() as u64,
-            "request"
-        );
+        exchange.record.log(outcome, status);
         for client in exchange.abandon() {
             self.send(Command::Cancel(client));
         }

@@ -2,15 +2,19 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Token};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
+use tokenrouter_engine::EngineInfo;
 
+use super::config::NetConfig;
 use super::conn::HttpConn;
 use super::dispatch::Dispatcher;
 use super::exchange::{self, shutting_down};
@@ -20,6 +24,7 @@ use super::line::LineConn;
 use super::peers::{Peer, Peers, Protocol, ReadOutcome};
 use super::server::{App, ExitReport, FIRST_CONN, HTTP, Order, SIGNALS, Server, TCP, wake};
 use super::tokenize::Workers;
+use super::transport::{Acceptor, Transport};
 
 /// Read buffer, and so the most that one connection reads in one turn.
 const READ_BYTES: usize = 64 << 10;
@@ -41,6 +46,8 @@ const SMALL_REQUEST: usize = 64 << 10;
 /// Where the server is in its life.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
+    /// Waiting for what is to be served.
+    Loading,
     Serving,
     /// Finishing what runs, until `cut` at the latest.
     Draining {
@@ -60,6 +67,8 @@ pub(crate) struct EventLoop {
     pub(crate) peers: Peers,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) info: Info,
+    /// Start of the process in Unix seconds.
+    created: u64,
     nonce: u64,
     next_conn: u64,
     /// Which listeners may have connections waiting.
@@ -74,59 +83,86 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Starts the tokenizer threads and registers the signals.
-    pub(crate) fn new(server: Server, app: App) -> io::Result<Self> {
+    /// A loop that has nothing to serve.
+    pub(crate) fn new(server: Server) -> io::Result<Self> {
         let config = &server.config;
-        let waker = server.waker.clone();
-        let wake_up: Arc<dyn Fn() + Send + Sync> = Arc::new(move || wake(&waker));
-        let workers =
-            Workers::start(config.tokenizer_threads, config.tokenizer_queue, &app.frontend, &wake_up)?;
-        let signals = config.handle_signals.then(|| Signals::new([SIGTERM, SIGINT])).transpose()?;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let info = Info::new(app.routes, &app.engine.info, created, config.timeouts.stall);
-        // A fresh random state per process; its hash is as good as a random number.
-        let nonce = RandomState::new().hash_one(created);
-        let mut this = Self {
-            signals,
+        let info =
+            Info::new(Vec::new(), b"{}".to_vec(), &EngineInfo::default(), created, config.timeouts.stall);
+        Ok(Self {
+            signals: None,
             peers: Peers::default(),
-            dispatcher: Dispatcher::new(app.engine, workers, nonce),
+            dispatcher: Dispatcher::loading(config),
             info,
-            nonce,
+            created,
+            // A fresh random state per process; its hash is as good as a random number.
+            nonce: RandomState::new().hash_one(created),
             next_conn: FIRST_CONN,
             accept: [true; 2],
             accept_paused: None,
             accept_failing: false,
             more_reports: true,
-            stage: Stage::Serving,
+            stage: Stage::Loading,
             clean: true,
             buffer: vec![0; READ_BYTES],
             server,
-        };
-        if let Some(signals) = &mut this.signals {
-            this.server.poll.registry().register(signals, SIGNALS, Interest::READABLE)?;
+        })
+    }
+
+    /// Starts the tokenizer threads, registers the signals, and serves from now on.
+    pub(crate) fn begin(&mut self, app: App) -> io::Result<()> {
+        let config = &self.server.config;
+        let waker = self.server.waker.clone();
+        let wake_up: Arc<dyn Fn() + Send + Sync> = Arc::new(move || wake(&waker));
+        let workers =
+            Workers::start(config.tokenizer_threads, config.tokenizer_queue, &app.frontend, &wake_up)?;
+        self.info = Info::new(app.routes, app.props, &app.engine.info, self.created, config.timeouts.stall);
+        self.dispatcher = Dispatcher::new(app.engine, workers, self.nonce, config);
+        if config.handle_signals {
+            let mut signals = Signals::new([SIGTERM, SIGINT])?;
+            // Without a certificate to read again, SIGHUP keeps its meaning: the terminal is gone.
+            if config.tls.is_some() {
+                signals.add_signal(SIGHUP)?;
+            }
+            self.server.poll.registry().register(&mut signals, SIGNALS, Interest::READABLE)?;
+            self.signals = Some(signals);
         }
-        Ok(this)
+        self.stage = Stage::Serving;
+        Ok(())
     }
 
     /// Serves to the end.
     pub(crate) fn run(mut self) -> io::Result<ExitReport> {
         let mut events = Events::with_capacity(1024);
-        loop {
-            match self.server.poll.poll(&mut events, self.patience()) {
-                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
-            let now = Instant::now();
-            for event in &events {
-                self.on_event(event);
-            }
-            events.clear();
-            if self.turn(now) {
-                self.dispatcher.shut_down();
-                let [finished, cancelled, failed] = self.dispatcher.totals();
-                return Ok(ExitReport { clean: self.clean, finished, cancelled, failed });
+        while !self.pump(&mut events)? {}
+        self.dispatcher.shut_down();
+        let [finished, cancelled, failed] = self.dispatcher.totals();
+        Ok(ExitReport { clean: self.clean, finished, cancelled, failed })
+    }
+
+    /// Refuses requests until there is something to serve.
+    pub(crate) fn answer_loading(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        while !self.server.loaded.load(Ordering::Acquire) {
+            if self.pump(&mut events)? {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Waits for events and does what they ask for. True at the end of the run.
+    fn pump(&mut self, events: &mut Events) -> io::Result<bool> {
+        match self.server.poll.poll(events, self.patience()) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let now = Instant::now();
+        for event in &*events {
+            self.on_event(event);
+        }
+        events.clear();
+        Ok(self.turn(now))
     }
 
     /// One turn over everything that is due. True at the end of the run.
@@ -135,6 +171,7 @@ impl EventLoop {
         self.dispatcher.take_prepared(&mut self.peers);
         self.more_reports = self.dispatcher.take_reports(REPORTS_PER_TURN, &mut self.peers);
         self.dispatcher.flush_commands();
+        self.dispatcher.expire(now, &mut self.peers);
         for id in self.peers.expire(now) {
             self.close(id);
         }
@@ -151,7 +188,7 @@ impl EventLoop {
         }
         let now = Instant::now();
         let stage = match self.stage {
-            Stage::Serving => None,
+            Stage::Loading | Stage::Serving => None,
             Stage::Draining { since, cut } => {
                 let delayed = since + self.server.config.timeouts.drain_delay;
                 Some(if delayed > now { delayed.min(cut) } else { cut })
@@ -159,7 +196,9 @@ impl EventLoop {
             Stage::Closing { until } => Some(until),
         };
         let retry = self.dispatcher.wants_retry().then(|| now + COMMAND_RETRY);
-        let next = [self.peers.next_timer(), self.accept_paused, stage, retry].into_iter().flatten().min()?;
+        let timers =
+            [self.peers.next_timer(), self.dispatcher.next_timer(), self.accept_paused, stage, retry];
+        let next = timers.into_iter().flatten().min()?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -179,7 +218,7 @@ impl EventLoop {
         peer.readable |= event.is_readable() || event.is_read_closed();
         peer.writable |= event.is_writable();
         peer.hung_up |= event.is_read_closed();
-        let broken = event.is_error() && !matches!(peer.stream.take_error(), Ok(None));
+        let broken = event.is_error() && !matches!(peer.transport.socket().take_error(), Ok(None));
         if broken {
             self.close(id);
         } else {
@@ -188,13 +227,30 @@ impl EventLoop {
     }
 
     fn on_signals(&mut self) {
-        let count = self.signals.as_mut().map_or(0, |signals| signals.pending().count());
-        for _ in 0..count {
+        let pending: Vec<i32> =
+            self.signals.as_mut().map_or(Vec::new(), |signals| signals.pending().collect());
+        for signal in pending {
+            if signal == SIGHUP {
+                self.reload();
+                continue;
+            }
             let control = self.server.control();
             match Order::load(&self.server.order) {
                 Order::Serve => control.drain(),
                 _ => control.exit(),
             }
+        }
+    }
+
+    /// Reads the certificate again; connections that are open keep theirs.
+    fn reload(&mut self) {
+        let Some(files) = &self.server.config.tls else { return };
+        match Acceptor::load(files) {
+            Ok(acceptor) => {
+                self.server.acceptor = Some(acceptor);
+                tracing::info!("the TLS certificate was read again");
+            }
+            Err(error) => tracing::warn!("the TLS certificate stays as it was: {error}"),
         }
     }
 
@@ -224,9 +280,9 @@ impl EventLoop {
             return;
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 self.accept_failing = false;
-                if let Err(error) = self.add(stream, index, now) {
+                if let Err(error) = self.add(stream, address, index, now) {
                     tracing::debug!("a new connection was lost: {error}");
                 }
             }
@@ -243,7 +299,13 @@ impl EventLoop {
         }
     }
 
-    fn add(&mut self, mut stream: TcpStream, index: usize, now: Instant) -> io::Result<()> {
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        address: SocketAddr,
+        index: usize,
+        now: Instant,
+    ) -> io::Result<()> {
         let config = &self.server.config;
         if self.peers.len() >= config.max_connections + REFUSED_CONNECTIONS {
             return Ok(());
@@ -255,15 +317,18 @@ impl EventLoop {
         self.server.poll.registry().register(&mut stream, Token(id as usize), interest)?;
         let protocol = if index == 0 {
             let name = format!("req-{:08x}-{id}", self.nonce as u32);
-            Protocol::Http { conn: Box::new(HttpConn::new(config, now, name)), exchange: None }
+            let mut conn = HttpConn::new(config, now, name);
+            conn.count_in(&self.dispatcher.traffic().http);
+            Protocol::Http { conn: Box::new(conn), exchange: None }
         } else {
             Protocol::Line(Box::new(LineConn::new(config, now)))
         };
-        let mut peer = Peer::new(stream, protocol);
+        let session = self.server.acceptor.as_ref().map(Acceptor::session).transpose()?;
+        let mut peer = Peer::new(Transport::new(stream, session), address, protocol);
         if self.peers.len() >= config.max_connections {
             peer.refuse(now, &exchange::too_many_connections());
         }
-        if !matches!(self.stage, Stage::Serving) {
+        if self.is_draining() {
             peer.finish_soon();
         }
         self.peers.insert(id, peer);
@@ -343,7 +408,7 @@ impl EventLoop {
             self.dispatcher.cancel(exchange);
         }
         // Dropping the socket closes it; an error here leaves nothing behind.
-        if let Err(error) = self.server.poll.registry().deregister(&mut peer.stream) {
+        if let Err(error) = self.server.poll.registry().deregister(peer.transport.socket()) {
             tracing::debug!("closing a connection: {error}");
         }
     }
@@ -365,7 +430,7 @@ impl EventLoop {
                 // With nothing to finish there will be no event to wake this thread for the next stage.
                 self.shutdown_step(now)
             }
-            Stage::Serving => false,
+            Stage::Loading | Stage::Serving => false,
             Stage::Draining { since, cut } => {
                 let idle = self.dispatcher.is_idle() && now >= since + times.drain_delay;
                 if !idle && now < cut {
@@ -406,12 +471,17 @@ impl EventLoop {
 
     /// Whether new requests are refused.
     pub(crate) fn is_draining(&self) -> bool {
-        !matches!(self.stage, Stage::Serving)
+        !matches!(self.stage, Stage::Loading | Stage::Serving)
     }
 
-    /// Most requests at a time on one raw TCP connection.
-    pub(crate) fn max_line_requests(&self) -> usize {
-        self.server.config.max_line_requests
+    /// Whether there is nothing to serve yet.
+    pub(crate) fn is_loading(&self) -> bool {
+        matches!(self.stage, Stage::Loading)
+    }
+
+    /// What the server was told.
+    pub(crate) fn config(&self) -> &NetConfig {
+        &self.server.config
     }
 }
 

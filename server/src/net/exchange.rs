@@ -3,23 +3,24 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::{ClientId, RefuseError};
 use tokenrouter_scheduler::{FailKind, FinishReason, Usage};
 
 use super::frontend::{AnswerWriter, Refusal};
+use super::overdue::Deadlines;
+use super::record::Record;
 use crate::api::ApiError;
 
 /// An API request from its arrival to the end of its answer.
 pub(crate) struct Exchange {
     /// The connection that asked.
     pub(crate) conn: u64,
-    /// Name in the log.
-    pub(crate) request_id: String,
-    /// When it arrived.
-    pub(crate) arrived: Instant,
+    /// What the log will say.
+    pub(crate) record: Record,
+    /// When it is overdue.
+    pub(crate) deadlines: Deadlines,
     /// Where it is.
     pub(crate) phase: Phase,
 }
@@ -52,6 +53,10 @@ struct Choice {
     stopped: bool,
     /// The engine has said its last word.
     over: bool,
+    /// Tokens that came.
+    received: u32,
+    /// Its time is up: what has come by then is the answer.
+    cut: bool,
 }
 
 /// What the engine says about one choice.
@@ -86,21 +91,47 @@ pub(crate) struct Run {
     choices: Vec<Choice>,
     /// Events that wait for room in the outbox; bounded by the tokens asked for.
     held: VecDeque<(usize, ChoiceEvent)>,
-    /// Tokens received, for the log.
-    pub(crate) tokens: u64,
 }
 
 impl Run {
     /// An answer whose choices have the client ids `first`, `first + 1`, ...
     pub(crate) fn new(answer: Box<dyn AnswerWriter>, stream: bool, first: ClientId, choices: usize) -> Self {
-        let choices = (first..).take(choices).map(|client| Choice { client, stopped: false, over: false });
-        let (choices, held) = (choices.collect(), VecDeque::new());
-        Self { answer, stream, choices, held, tokens: 0 }
+        let choice = |client| Choice { client, stopped: false, over: false, received: 0, cut: false };
+        let choices = (first..).take(choices).map(choice).collect();
+        Self { answer, stream, choices, held: VecDeque::new() }
     }
 
-    /// Notes that a choice has ended in the engine, even if its events still wait.
+    /// Counts an event before anything is done with it. False when it comes too late to count.
+    pub(crate) fn receive(&mut self, choice: usize, event: &mut ChoiceEvent) -> bool {
+        let state = &mut self.choices[choice];
+        match event {
+            ChoiceEvent::Token { .. } => state.received += 1,
+            ChoiceEvent::Finished { reason, .. } => {
+                state.over = true;
+                let ended = !matches!(reason, FinishReason::Failed(_) | FinishReason::Cancelled);
+                if state.cut && ended {
+                    *reason = FinishReason::Length;
+                }
+            }
+            ChoiceEvent::Prompt { .. } => {}
+        }
+        !(state.cut && matches!(event, ChoiceEvent::Token { .. }))
+    }
+
+    /// A choice has ended without an event of its own.
     pub(crate) fn set_over(&mut self, choice: usize) {
         self.choices[choice].over = true;
+    }
+
+    /// The time is up: every choice ends with what it has. The choices to stop, with their lengths; `None` when one
+    /// has nothing yet.
+    pub(crate) fn cut(&mut self) -> Option<Vec<(ClientId, u32)>> {
+        let mut open: Vec<_> = self.choices.iter_mut().filter(|one| !one.over && !one.stopped).collect();
+        if open.iter().any(|choice| choice.received == 0) {
+            return None;
+        }
+        open.iter_mut().for_each(|choice| choice.cut = true);
+        Some(open.iter().map(|choice| (choice.client, choice.received)).collect())
     }
 
     /// Choices that the engine still works on.
@@ -142,7 +173,6 @@ impl Run {
                 Outcome::More
             }
             ChoiceEvent::Token { token, model, logprobs } => {
-                self.tokens += 1;
                 match self.answer.on_token(choice, token, model, logprobs, out) {
                     Some(committed_len) => {
                         self.choices[choice].stopped = true;
@@ -156,7 +186,8 @@ impl Run {
                 // A lost model is not the request's fault: elsewhere, or later, the same request may work.
                 let lost = matches!(kind, FailKind::ModelLost { .. });
                 let (status, code) = if lost { (503, "model_lost") } else { (500, "engine_error") };
-                Outcome::Failed(Refusal::new(status, Some(code), &text))
+                let refusal = Refusal::new(status, Some(code), &text);
+                Outcome::Failed(if is_lasting(&kind) { refusal.hopeless() } else { refusal })
             }
             ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
             ChoiceEvent::Finished { reason, usage } => {
@@ -175,6 +206,38 @@ impl Run {
     pub(crate) fn final_body(&mut self) -> Vec<u8> {
         self.answer.final_body()
     }
+}
+
+/// Whether the same request would most likely meet the same failure: one request of a kind that breaks a model must
+/// not become three.
+fn is_lasting(kind: &FailKind) -> bool {
+    matches!(kind, FailKind::Row { .. } | FailKind::OutOfReach { .. } | FailKind::NoProgress { .. })
+}
+
+/// The refusal of a line without a right key before it.
+pub(crate) fn no_key() -> Refusal {
+    let text = "an API key is needed: send the line {\"op\":\"auth\",\"key\":\"<key>\"} first";
+    Refusal::new(401, Some("invalid_api_key"), text)
+}
+
+/// The refusal of a client that speaks no TLS where it must.
+pub(crate) fn plain_on_tls() -> Refusal {
+    Refusal::new(400, None, "this port speaks TLS; use https, or TLS for the raw port")
+}
+
+/// The refusal while the models are loaded.
+pub(crate) fn loading() -> Refusal {
+    Refusal::new(503, Some("loading"), "the models are being loaded; try again later")
+}
+
+/// The refusal for a request that waited too long for its first token.
+pub(crate) fn waited_too_long() -> Refusal {
+    Refusal::new(503, Some("queue_timeout"), "the request waited too long; try again later")
+}
+
+/// The refusal for a request whose whole time went by without a token.
+pub(crate) fn took_too_long() -> Refusal {
+    Refusal::new(504, Some("request_timeout"), "the request took too long").hopeless()
 }
 
 /// The refusal for requests that meet a shutdown.

@@ -2,11 +2,13 @@
 //!
 //! A trait, so that sockets and the shutdown are tested with scripted answers and without a tokenizer.
 
+use std::net::SocketAddr;
+
 use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
-use super::http::write::Response;
+use super::http::write::{NO_RETRY, Response};
 use crate::api::ApiError;
 
 /// Where a body came from.
@@ -16,18 +18,64 @@ pub enum ApiCall {
     Completion,
     /// `/v1/chat/completions`.
     Chat,
+    /// `/tokenize`: answered without the engine, like the next two.
+    Tokenize,
+    /// `/detokenize`.
+    Detokenize,
+    /// `/v1/chat/completions/render`, `/apply-template`.
+    Render,
     /// A line of the raw TCP port, which says itself what it is.
     Line,
 }
 
+impl ApiCall {
+    /// Whether the engine writes the answer; otherwise [`Frontend::answer`] does.
+    pub fn generates(self) -> bool {
+        matches!(self, Self::Completion | Self::Chat | Self::Line)
+    }
+
+    /// A name for logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completion => "completions",
+            Self::Chat => "chat",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+            Self::Render => "render",
+            Self::Line => "line",
+        }
+    }
+}
+
+/// What is known of a request beside its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallContext {
+    /// Different for every request of every process; goes into the answer's id.
+    pub unique: String,
+    /// Name of the request in logs and in `x-request-id`: the client's or one made here.
+    pub request_id: String,
+    /// The header `X-Token-Routing`, for clients that cannot add fields to the body.
+    pub token_routing: Option<String>,
+    /// Who asks.
+    pub client: SocketAddr,
+}
+
 /// Parses, applies the chat template and tokenizes. Runs on tokenizer threads; may take long.
 pub trait Frontend: Send + Sync {
-    /// Turns the body of a request into engine requests and the state of its answer. `unique` goes into the
-    /// answer's id.
+    /// Turns the body of a request into engine requests and the state of its answer.
     ///
     /// # Errors
     /// The refusal to send: bad JSON, bad values, an unknown model, a template that raised.
-    fn prepare(&self, call: ApiCall, body: &[u8], unique: &str) -> Result<Prepared, Refusal>;
+    fn prepare(&self, call: ApiCall, body: &[u8], context: &CallContext) -> Result<Prepared, Refusal>;
+
+    /// Answers a call that needs no engine: the JSON body of an answer with status 200.
+    ///
+    /// # Errors
+    /// The refusal to send.
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let _ = (call, body);
+        Err(Refusal::new(422, Some("unsupported_feature"), "this server does not offer that"))
+    }
 }
 
 /// A request that is ready for the engine.
@@ -69,6 +117,11 @@ pub trait AnswerWriter: Send {
     /// The body of an answer without streaming. Asked once, when done.
     fn final_body(&mut self) -> Vec<u8>;
 
+    /// The id in the body of the answer, for the log and for those who end requests by it.
+    fn id(&self) -> &str {
+        ""
+    }
+
     /// Headers of the HTTP answer, beside those that every answer has. Asked before the first byte is written:
     /// for a stream at its first event, else when done.
     fn headers(&self) -> Vec<(&'static str, String)> {
@@ -83,24 +136,36 @@ pub struct Refusal {
     pub status: u16,
     /// The body, `{"error":{..}}`.
     pub body: Vec<u8>,
+    /// The same request would meet the same failure: clients are told not to try again.
+    pub hopeless: bool,
 }
 
 impl From<&ApiError> for Refusal {
     fn from(error: &ApiError) -> Self {
-        Self { status: error.status, body: error.to_json() }
+        Self { status: error.status, body: error.to_json(), hopeless: false }
     }
 }
 
 impl Refusal {
     /// A refusal without `param`; `type` follows from the status.
     pub fn new(status: u16, code: Option<&str>, message: &str) -> Self {
-        Self { status, body: Response::error(status, code, message).body }
+        Self { status, body: Response::error(status, code, message).body, hopeless: false }
+    }
+
+    /// Clients that repeat what failed must not repeat this.
+    #[must_use]
+    pub fn hopeless(self) -> Self {
+        Self { hopeless: true, ..self }
     }
 
     /// As a whole answer. 429 and 503 tell when to try again.
     pub fn response(&self) -> Response {
         let response = Response::json(self.status, self.body.clone());
-        if matches!(self.status, 429 | 503) { response.with("Retry-After", "1") } else { response }
+        match self.status {
+            _ if self.hopeless => response.with(NO_RETRY.0, NO_RETRY.1),
+            429 | 503 => response.with("Retry-After", "1"),
+            _ => response,
+        }
     }
 
     /// As the end of an event stream that has begun.

@@ -13,6 +13,8 @@ use crate::metrics::{self, Facts, Traffic};
 /// What is served, and the memory of the stall check.
 pub(crate) struct Info {
     routes: Vec<ServedRoute>,
+    /// The body of `/props`.
+    props: Vec<u8>,
     /// Start of the process in Unix seconds.
     created: u64,
     engine: EngineInfo,
@@ -23,9 +25,15 @@ pub(crate) struct Info {
 
 impl Info {
     /// `routes` are what `/v1/models` lists.
-    pub(crate) fn new(routes: Vec<ServedRoute>, engine: &EngineInfo, created: u64, stall: Duration) -> Self {
+    pub(crate) fn new(
+        routes: Vec<ServedRoute>,
+        props: Vec<u8>,
+        engine: &EngineInfo,
+        created: u64,
+        stall: Duration,
+    ) -> Self {
         let seen = [(0, Instant::now()); MAX_MODELS];
-        Self { routes, created, engine: engine.clone(), stall, seen }
+        Self { routes, props, created, engine: engine.clone(), stall, seen }
     }
 
     /// The name of the deployment: its first route's.
@@ -58,6 +66,21 @@ impl Info {
     /// `/v1/scheduling`.
     pub(crate) fn scheduling(&self, status: &EngineStatus) -> Response {
         Response::json(200, scheduling_json(&self.engine, status))
+    }
+
+    /// `/props`.
+    pub(crate) fn props(&self) -> Response {
+        Response::json(200, self.props.clone())
+    }
+
+    /// `/load`: `server_load` is what vLLM calls the sum.
+    pub(crate) fn load(&self, status: &EngineStatus) -> Response {
+        let gauge = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let (running, waiting) = (gauge(&status.running), gauge(&status.waiting));
+        let body = serde_json::json!({
+            "server_load": running + waiting, "running": running, "waiting": waiting,
+        });
+        Response::json(200, body.to_string().into_bytes())
     }
 
     /// `/v1/models`.

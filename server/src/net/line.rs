@@ -3,7 +3,9 @@
 //! What a request and its events look like is said in `api/line.rs`. Requests of a connection run at the same
 //! time and are told apart by the client's `id`. Besides requests there are two operations on lines of at most
 //! 16 KiB: `{"op":"cancel","id":..}` ends a request with an `error` event, and `{"op":"ping","id":..}` is
-//! answered by `{"id":..,"event":"pong"}`. A half-closed connection gets the answers that run, then it is closed.
+//! answered by `{"id":..,"event":"pong"}`. Where API keys are configured, the first line must be
+//! `{"op":"auth","key":".."}`, which is answered by `{"id":..,"event":"ok"}`; anything else, and a wrong key, gets an
+//! error and the end of the connection. One key serves all requests of the connection. A half-closed connection gets the answers that run, then it is closed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,6 +14,7 @@ use std::time::Instant;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use super::access::Secret;
 use super::config::{NetConfig, Timeouts};
 use super::conn::Next;
 use super::frontend::Refusal;
@@ -30,6 +33,8 @@ pub struct Probe {
     pub id: Value,
     /// `op`: absent for a request. Of an `op` that is no string, its JSON text.
     pub op: Option<String>,
+    /// `key`, when it is a string.
+    pub key: Option<Secret>,
 }
 
 /// Reads id and operation of a line. Costs a pass over it. A line that is no JSON object has neither; of a key
@@ -38,7 +43,8 @@ pub struct Probe {
 /// # Errors
 /// A fixed text when the id is too long.
 pub fn probe(line: &[u8]) -> Result<Probe, &'static str> {
-    let Ok(Members { id, op }) = serde_json::from_slice(line) else { return Ok(Probe::default()) };
+    let Ok(Members { id, op, key }) = serde_json::from_slice(line) else { return Ok(Probe::default()) };
+    let key = key.as_str().map(Secret::new);
     let op = match op {
         Value::Null => None,
         Value::String(op) => Some(op),
@@ -46,17 +52,18 @@ pub fn probe(line: &[u8]) -> Result<Probe, &'static str> {
     };
     match &id {
         Value::String(text) if text.len() > MAX_ID => Err("id must have at most 128 bytes"),
-        Value::String(_) => Ok(Probe { id, op }),
-        _ if id.is_i64() || id.is_u64() => Ok(Probe { id, op }),
-        _ => Ok(Probe { id: Value::Null, op }),
+        Value::String(_) => Ok(Probe { id, op, key }),
+        _ if id.is_i64() || id.is_u64() => Ok(Probe { id, op, key }),
+        _ => Ok(Probe { id: Value::Null, op, key }),
     }
 }
 
-/// The members `id` and `op` of an object, whatever they are; everything else is skipped.
+/// The members `id`, `op` and `key` of an object, whatever they are; everything else is skipped.
 #[derive(Default)]
 struct Members {
     id: Value,
     op: Value,
+    key: Value,
 }
 
 impl<'de> Deserialize<'de> for Members {
@@ -80,6 +87,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
             match &*key {
                 "id" => members.id = map.next_value()?,
                 "op" => members.op = map.next_value()?,
+                "key" => members.key = map.next_value()?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -97,6 +105,8 @@ pub struct LineConn {
     scanned: usize,
     lines: u64,
     max_line: usize,
+    /// A key must come first.
+    locked: bool,
     out: Outbox,
     times: Timeouts,
     since: Instant,
@@ -116,6 +126,7 @@ impl LineConn {
             scanned: 0,
             lines: 0,
             max_line: config.limits.body,
+            locked: config.access.needs_key(),
             out: Outbox::new(config.outbox_bytes),
             times: config.timeouts,
             since: now,
@@ -173,7 +184,7 @@ impl LineConn {
         let end = self.buf[self.scanned..].iter().position(|byte| *byte == b'\n').map(|at| self.scanned + at);
         let start = self.taken;
         let length = end.unwrap_or(self.buf.len()) - start;
-        if length > self.max_line {
+        if length > self.longest_line() {
             self.refuse(now, &Refusal::new(413, Some("request_too_large"), "the line is too long"));
             return None;
         }
@@ -191,6 +202,22 @@ impl LineConn {
             self.forget();
         }
         Some(line)
+    }
+
+    /// Strangers get no memory.
+    fn longest_line(&self) -> usize {
+        if self.locked { SHORT_LINE.min(self.max_line) } else { self.max_line }
+    }
+
+    /// Whether a key must come before anything else.
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    /// The key was right.
+    pub fn unlock(&mut self, now: Instant, id: &Value) {
+        self.locked = false;
+        self.write(now, format!("{{\"id\":{id},\"event\":\"ok\"}}\n").as_bytes());
     }
 
     /// Bytes that no line has claimed yet.
@@ -296,7 +323,7 @@ impl LineConn {
 
     /// Whether input should be read.
     pub fn wants_read(&self) -> bool {
-        !self.ended && (self.closing || !self.out.is_full() && self.held() <= self.max_line)
+        !self.ended && (self.closing || !self.out.is_full() && self.held() <= self.longest_line())
     }
 
     /// True when no further line is taken.

@@ -110,7 +110,7 @@ fn an_unfinished_line_times_out() {
 fn probes() {
     let probe_of = |text: &str| probe(text.as_bytes());
     let none = Ok(Probe::default());
-    assert_eq!(probe_of("{\"id\": 7, \"messages\": []}"), Ok(Probe { id: json!(7), op: None }));
+    assert_eq!(probe_of("{\"id\": 7, \"messages\": []}"), Ok(Probe { id: json!(7), ..Probe::default() }));
     assert_eq!(probe_of("{\"op\":\"ping\",\"id\":null}").unwrap().op.as_deref(), Some("ping"));
     for bad in ["[1]", "{", "{\"id\":{}}", "{\"id\":1.5}", "null", "{} {}"] {
         assert_eq!(probe_of(bad), none, "{bad}");
@@ -129,7 +129,7 @@ fn an_id_beside_odd_members_is_still_found() {
         ("{\"id\":1,\"op\":\"ping\",\"op\":null}", json!(1), None),
     ];
     for (text, id, op) in cases {
-        let wanted = Probe { id, op: op.map(str::to_owned) };
+        let wanted = Probe { id, op: op.map(str::to_owned), key: None };
         assert_eq!(probe(text.as_bytes()), Ok(wanted), "{text}");
     }
     let twice = format!("{{\"id\":1,\"id\":\"{}\"}}", "x".repeat(129));

@@ -10,6 +10,7 @@
 //! the way is bounded: unread input stays with the client, a full tokenizer or engine queue answers 429, events
 //! for a slow reader wait as token ids and the write timeout cancels it.
 
+pub mod access;
 pub mod config;
 pub mod conn;
 mod dispatch;
@@ -19,16 +20,24 @@ pub mod frontend;
 pub mod http;
 mod info;
 pub mod line;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
 pub mod outbox;
+mod overdue;
 mod peers;
+mod record;
 mod requests;
 pub mod routes;
 pub mod server;
+#[cfg(feature = "tls")]
+mod tls;
 mod tokenize;
+mod transport;
 
-pub use config::{NetConfig, Timeouts};
+pub use access::{Access, Secret};
+pub use config::{NetConfig, Timeouts, TlsFiles};
 pub use http::HttpLimits;
-pub use server::{App, ExitReport, Server, ServerControl};
+pub use server::{App, ExitReport, Loading, Server, ServerControl};
 
 #[cfg(test)]
 mod conn_tests;

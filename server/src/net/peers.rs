@@ -1,19 +1,20 @@
 //! The open connections: sockets, their state machines, and the timers.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use mio::net::TcpStream;
 use serde_json::Value;
 
 use super::conn::{HttpConn, Next};
 use super::dispatch::Outlets;
+use super::exchange::plain_on_tls;
 use super::frontend::Refusal;
 use super::http::write::{Headers, Response};
 use super::line::LineConn;
 use super::outbox::Outbox;
+use super::transport::{Got, Transport};
 
 /// What a connection speaks.
 pub(crate) enum Protocol {
@@ -25,7 +26,9 @@ pub(crate) enum Protocol {
 
 /// One open connection.
 pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
+    pub(crate) transport: Transport,
+    /// The other end.
+    pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
     /// Events are edges: the socket may hold input, or take output, until it says otherwise.
     pub(crate) readable: bool,
@@ -48,9 +51,10 @@ pub(crate) enum ReadOutcome {
 
 impl Peer {
     /// A fresh connection.
-    pub(crate) fn new(stream: TcpStream, protocol: Protocol) -> Self {
+    pub(crate) fn new(transport: Transport, address: SocketAddr, protocol: Protocol) -> Self {
         Self {
-            stream,
+            transport,
+            address,
             protocol,
             readable: true,
             writable: true,
@@ -75,7 +79,7 @@ impl Peer {
 
     /// True when output waits that the socket may take.
     pub(crate) fn can_write(&mut self) -> bool {
-        self.writable && !self.out().is_empty()
+        self.writable && (!self.out().is_empty() || self.transport.wants_flush())
     }
 
     fn out(&mut self) -> &mut Outbox {
@@ -87,13 +91,16 @@ impl Peer {
 
     /// Reads what has arrived, at most one buffer full, so that a fast sender takes turns with the others.
     pub(crate) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> ReadOutcome {
+        // A handshake that goes on may open the way for output that no event will announce.
+        self.writable |= self.transport.is_tls();
         while self.can_read() {
-            match self.stream.read(buffer) {
-                Ok(0) => {
+            match self.transport.read(buffer) {
+                Ok(Got::End) => {
                     self.readable = false;
                     self.on_end();
                 }
-                Ok(count) => {
+                Ok(Got::Plain) => self.refuse(now, &plain_on_tls()),
+                Ok(Got::Bytes(count)) => {
                     match &mut self.protocol {
                         Protocol::Http { conn, .. } => conn.on_bytes(now, &buffer[..count]),
                         Protocol::Line(conn) => conn.on_bytes(now, &buffer[..count]),
@@ -121,15 +128,18 @@ impl Peer {
     /// # Errors
     /// When the connection is broken.
     pub(crate) fn write(&mut self, now: Instant) -> io::Result<()> {
-        let (stream, writable) = (&mut self.stream, &mut self.writable);
+        let (transport, writable) = (&mut self.transport, &mut self.writable);
         let out = match &mut self.protocol {
             Protocol::Http { conn, .. } => conn.out(),
             Protocol::Line(conn) => conn.out(),
         };
+        if *writable {
+            go_on(transport.flush(), writable)?;
+        }
         if out.is_empty() {
             return Ok(());
         }
-        write_all(stream, out, writable, now)?;
+        write_all(transport, out, writable, now)?;
         if let Protocol::Http { conn, .. } = &mut self.protocol {
             conn.on_flushed(now);
         }
@@ -179,7 +189,7 @@ impl Peer {
                 }
                 // What the client still sends is read and dropped; unread bytes would turn the close into a
                 // reset, which can destroy the answer on its way.
-                self.stream.shutdown(Shutdown::Write).is_ok()
+                self.transport.shutdown().is_ok()
             }
         }
     }
@@ -233,17 +243,34 @@ impl Peer {
     }
 }
 
-fn write_all(stream: &mut TcpStream, out: &mut Outbox, writable: &mut bool, now: Instant) -> io::Result<()> {
+fn write_all(
+    transport: &mut Transport,
+    out: &mut Outbox,
+    writable: &mut bool,
+    now: Instant,
+) -> io::Result<()> {
     while *writable && !out.is_empty() {
-        match stream.write(out.pending()) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => out.advance(now, count),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => *writable = false,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        if let Some(count) = go_on(transport.write(out.pending()), writable)? {
+            if count == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            out.advance(now, count);
         }
     }
     Ok(())
+}
+
+/// The result of a write, or `None` to try again later.
+fn go_on<T>(result: io::Result<T>, writable: &mut bool) -> io::Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            *writable = false;
+            Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// All connections, by a number that is never used again, so that a late event cannot hit another one.

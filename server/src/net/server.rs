@@ -3,7 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread::JoinHandle;
 
 use mio::net::TcpListener;
 use mio::{Interest, Poll, Token, Waker};
@@ -12,6 +13,7 @@ use tokenrouter_engine::handle::EngineHandle;
 use super::config::NetConfig;
 use super::event_loop::EventLoop;
 use super::frontend::Frontend;
+use super::transport::Acceptor;
 use crate::api::ServedRoute;
 
 pub(crate) const HTTP: Token = Token(0);
@@ -29,6 +31,8 @@ pub struct App {
     pub frontend: Arc<dyn Frontend>,
     /// What `/v1/models` lists.
     pub routes: Vec<ServedRoute>,
+    /// The JSON served at `/props` and `/server_info`.
+    pub props: Vec<u8>,
 }
 
 /// How a run ended.
@@ -51,18 +55,22 @@ pub struct Server {
     pub(crate) waker: Arc<Waker>,
     pub(crate) http: Option<TcpListener>,
     pub(crate) tcp: Option<TcpListener>,
+    pub(crate) acceptor: Option<Acceptor>,
     pub(crate) order: Arc<AtomicU8>,
+    /// What is to be served is there.
+    pub(crate) loaded: Arc<AtomicBool>,
     http_addr: Option<SocketAddr>,
     tcp_addr: Option<SocketAddr>,
 }
 
 impl Server {
     /// Binds the configured ports (with `SO_REUSEADDR`). Clients can connect from now on; they are answered
-    /// once [`run`](Self::run) is called.
+    /// once [`run`](Self::run) or [`answer_loading`](Self::answer_loading) is called.
     ///
     /// # Errors
-    /// When an address is taken or not ours; the text names it.
+    /// When an address is taken or not ours, or the TLS files cannot be used; the text names them.
     pub fn bind(config: NetConfig) -> io::Result<Server> {
+        let acceptor = config.tls.as_ref().map(Acceptor::load).transpose()?;
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let mut http = listen(config.http, "HTTP")?;
@@ -76,7 +84,8 @@ impl Server {
             |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
         let (http_addr, tcp_addr) = (address(&http)?, address(&tcp)?);
         let order = Arc::new(AtomicU8::new(Order::Serve as u8));
-        Ok(Server { config, poll, waker, http, tcp, order, http_addr, tcp_addr })
+        let loaded = Arc::default();
+        Ok(Server { config, poll, waker, http, tcp, acceptor, order, loaded, http_addr, tcp_addr })
     }
 
     /// Address of the HTTP port, with the port number that was taken.
@@ -105,7 +114,76 @@ impl Server {
     /// # Errors
     /// When a thread cannot be started, or the system's event queue fails.
     pub fn run(self, app: App) -> io::Result<ExitReport> {
-        EventLoop::new(self, app)?.run()
+        let mut event_loop = EventLoop::new(self)?;
+        event_loop.begin(app)?;
+        event_loop.run()
+    }
+
+    /// Tells clients on a thread of its own that the server is loading: 503 with the code `loading`, so that nobody
+    /// takes a starting server for a dead one. Signals do what they do without a server: they end the process.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn answer_loading(self) -> io::Result<Loading> {
+        let (http_addr, tcp_addr, control, loaded) =
+            (self.http_addr, self.tcp_addr, self.control(), self.loaded.clone());
+        let mut event_loop = Box::new(EventLoop::new(self)?);
+        let thread = std::thread::Builder::new().name("loading".into()).spawn(move || {
+            event_loop.answer_loading()?;
+            Ok(event_loop)
+        })?;
+        Ok(Loading { thread: Some(thread), loaded, control, http_addr, tcp_addr })
+    }
+}
+
+/// A server that says that it is loading. Dropping it closes its ports.
+pub struct Loading {
+    thread: Option<JoinHandle<io::Result<Box<EventLoop>>>>,
+    loaded: Arc<AtomicBool>,
+    control: ServerControl,
+    http_addr: Option<SocketAddr>,
+    tcp_addr: Option<SocketAddr>,
+}
+
+impl Loading {
+    /// As [`Server::http_addr`].
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// As [`Server::tcp_addr`].
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp_addr
+    }
+
+    /// As [`Server::control`].
+    pub fn control(&self) -> ServerControl {
+        self.control.clone()
+    }
+
+    /// Goes on with the same ports and connections, and serves: as [`Server::run`].
+    ///
+    /// # Errors
+    /// When a thread cannot be started, or the system's event queue fails.
+    pub fn run(mut self, app: App) -> io::Result<ExitReport> {
+        let mut event_loop = self.stop().ok_or_else(|| io::Error::other("the network thread is gone"))??;
+        event_loop.begin(app)?;
+        event_loop.run()
+    }
+
+    /// Ends the thread and takes back what it had.
+    fn stop(&mut self) -> Option<io::Result<Box<EventLoop>>> {
+        self.loaded.store(true, Ordering::Release);
+        wake(&self.control.waker);
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            drop(self.stop());
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::Value;
 
-use super::frontend::{ApiCall, Frontend, Prepared, Refusal};
+use super::frontend::{ApiCall, CallContext, Frontend, Prepared, Refusal};
 use super::line;
 
 /// One body to prepare.
@@ -19,8 +19,8 @@ pub(crate) struct Job {
     pub(crate) call: ApiCall,
     /// The bytes.
     pub(crate) body: Vec<u8>,
-    /// For the id of the answer.
-    pub(crate) unique: String,
+    /// What is known beside it.
+    pub(crate) context: CallContext,
     /// Set when the client left; the job is then skipped.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
@@ -34,7 +34,15 @@ pub(crate) struct Done {
     /// The id of a long line; those of short ones are known before.
     pub(crate) line_id: Option<Value>,
     /// What came out.
-    pub(crate) result: Result<Prepared, Refusal>,
+    pub(crate) result: Result<Output, Refusal>,
+}
+
+/// What a job made.
+pub(crate) enum Output {
+    /// Requests for the engine.
+    Prepared(Prepared),
+    /// The body of the answer.
+    Body(Vec<u8>),
 }
 
 /// The worker threads. They end when this is dropped.
@@ -79,6 +87,11 @@ impl Workers {
         Ok(Self { jobs, done })
     }
 
+    /// No threads: for a server that takes no requests.
+    pub(crate) fn none() -> Self {
+        Self { jobs: flume::bounded(0).0, done: flume::bounded(0).1 }
+    }
+
     /// Queues a job. `false` when the queue is full.
     pub(crate) fn try_submit(&self, job: Job) -> bool {
         self.jobs.try_send(job).is_ok()
@@ -101,11 +114,14 @@ fn run(frontend: &dyn Frontend, job: &Job) -> Done {
 }
 
 /// A panic in a tokenizer or template hurts one request, not the thread that serves the next.
-fn prepare(frontend: &dyn Frontend, job: &Job) -> Result<Prepared, Refusal> {
-    catch_unwind(AssertUnwindSafe(|| frontend.prepare(job.call, &job.body, &job.unique))).unwrap_or_else(
-        |_| {
-            tracing::error!(exchange = job.exchange, "preparing a request panicked");
-            Err(Refusal::new(500, None, "the request could not be prepared; this is a fault of the server"))
-        },
-    )
+fn prepare(frontend: &dyn Frontend, job: &Job) -> Result<Output, Refusal> {
+    let work = || match job.call.generates() {
+        true => frontend.prepare(job.call, &job.body, &job.context).map(Output::Prepared),
+        false => frontend.answer(job.call, &job.body).map(Output::Body),
+    };
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        tracing::error!(id = job.context.request_id, "preparing a request panicked");
+        let text = "the request could not be prepared; this is a fault of the server";
+        Err(Refusal::new(500, None, text).hopeless())
+    })
 }

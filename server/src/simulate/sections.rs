@@ -220,8 +220,9 @@ pub(super) fn check_keys(table: &toml::Table) -> Result<(), String> {
             }
         }
     }
+    let scheduling = keys::names("scheduling");
     let sections = [
-        ("scheduling", keys::SCHEDULING),
+        ("scheduling", scheduling.as_slice()),
         ("budget", BUDGET),
         ("workload", WORKLOAD),
         ("faults", FAULTS),

@@ -1,6 +1,7 @@
 //! The head of one request: finding its end, and turning it into a checked [`Head`].
 
 use super::{HttpFault, HttpLimits, MAX_HEADERS};
+use crate::net::access::Secret;
 
 /// Request methods this server tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,19 @@ pub struct Head {
     pub expect_continue: bool,
     /// `x-request-id`, when it is 1 to 128 printable ASCII characters.
     pub request_id: Option<String>,
+    /// `X-Token-Routing`, when it is 1 to 128 printable ASCII characters.
+    pub token_routing: Option<String>,
+    /// `Authorization`.
+    pub authorization: Option<Secret>,
+    /// `Origin`: the request comes from a page.
+    pub origin: Option<String>,
+    /// A browser asks whether a page may send its request: there is an origin and `Access-Control-Request-Method`.
+    pub preflight: bool,
+    /// `Access-Control-Request-Headers`.
+    pub wanted_headers: Option<String>,
+    /// Why the request is refused although its head could be read. Its body is not looked at, since its length may
+    /// be unknown; `framing` then means nothing.
+    pub fault: Option<HttpFault>,
 }
 
 impl Head {
@@ -85,7 +99,7 @@ pub fn find_end(buf: &[u8], scanned: &mut usize, limits: &HttpLimits) -> Result<
 /// Parses a complete head.
 ///
 /// # Errors
-/// 400, 413, 415, 417, 431, 501 or 505 as the fault says.
+/// 400, 431 or 505: nothing of the head can be used. Other faults are in [`Head::fault`].
 pub fn parse(bytes: &[u8], limits: &HttpLimits) -> Result<Head, HttpFault> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -98,16 +112,23 @@ pub fn parse(bytes: &[u8], limits: &HttpLimits) -> Result<Head, HttpFault> {
         _ => return Err(HttpFault::new(400, "this is not a well-formed HTTP/1.1 request head")),
     }
     let http11 = request.version == Some(1);
-    let fields = Fields::collect(request.headers)?;
-    fields.check_host(http11)?;
+    let fields = Fields::collect(request.headers);
+    let checked = fields.check(http11, limits);
+    let owned = |text: Option<&str>| text.map(str::to_owned);
     Ok(Head {
         method: method(request.method.unwrap_or_default()),
         path: path(request.path.unwrap_or_default()),
         http11,
         keep_alive: fields.keep_alive(http11),
-        framing: fields.framing(http11, limits)?,
-        expect_continue: fields.expect_continue(http11)?,
-        request_id: fields.request_id.map(str::to_owned),
+        framing: checked.map_or(Framing::Length(0), |(framing, _)| framing),
+        expect_continue: checked.is_ok_and(|(_, expects)| expects),
+        request_id: owned(fields.request_id),
+        token_routing: owned(fields.token_routing),
+        authorization: fields.authorization.map(Secret::new),
+        origin: owned(fields.origin),
+        preflight: fields.origin.is_some() && fields.wants_method,
+        wanted_headers: owned(fields.wanted_headers),
+        fault: checked.err(),
     })
 }
 
@@ -144,10 +165,21 @@ struct Fields<'a> {
     keep: bool,
     expect: Option<&'a [u8]>,
     request_id: Option<&'a str>,
+    token_routing: Option<&'a str>,
+    authorization: Option<&'a str>,
+    origin: Option<&'a str>,
+    wants_method: bool,
+    wanted_headers: Option<&'a str>,
+    /// What the body is, when it is nothing for this server.
+    media: Option<HttpFault>,
 }
 
+/// Longest values of headers that are kept: ids, which come back in every answer, and others.
+const MAX_ID: usize = 128;
+const MAX_VALUE: usize = 4096;
+
 impl<'a> Fields<'a> {
-    fn collect(headers: &[httparse::Header<'a>]) -> Result<Self, HttpFault> {
+    fn collect(headers: &[httparse::Header<'a>]) -> Self {
         let mut fields = Fields::default();
         for header in headers {
             let value = header.value;
@@ -168,14 +200,32 @@ impl<'a> Fields<'a> {
             } else if is("expect") {
                 fields.expect = Some(value);
             } else if is("content-encoding") && !value.eq_ignore_ascii_case(b"identity") {
-                return Err(HttpFault::new(415, "compressed request bodies are not supported"));
+                fields.media = Some(HttpFault::new(415, "compressed request bodies are not supported"));
             } else if is("content-type") && starts_with_ignore_case(value, b"multipart/") {
-                return Err(HttpFault::new(415, "the body must be JSON (application/json)"));
+                fields.media = Some(HttpFault::new(415, "the body must be JSON (application/json)"));
             } else if is("x-request-id") {
-                fields.request_id = printable(value);
+                fields.request_id = word(value, MAX_ID);
+            } else if is("x-token-routing") {
+                fields.token_routing = word(value, MAX_ID);
+            } else if is("authorization") {
+                fields.authorization = text(value);
+            } else if is("origin") {
+                fields.origin = word(value, MAX_VALUE);
+            } else if is("access-control-request-method") {
+                fields.wants_method = true;
+            } else if is("access-control-request-headers") {
+                fields.wanted_headers = text(value);
             }
         }
-        Ok(fields)
+        fields
+    }
+
+    /// The framing, and whether the client waits before its body.
+    fn check(&self, http11: bool, limits: &HttpLimits) -> Result<(Framing, bool), HttpFault> {
+        self.check_host(http11)?;
+        let framing = self.framing(http11, limits)?;
+        let expects = self.expect_continue(http11)?;
+        self.media.map_or(Ok((framing, expects)), Err)
     }
 
     fn check_host(&self, http11: bool) -> Result<(), HttpFault> {
@@ -241,7 +291,15 @@ fn starts_with_ignore_case(value: &[u8], prefix: &[u8]) -> bool {
     value.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-fn printable(value: &[u8]) -> Option<&str> {
-    let fits = (1..=128).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+/// A value of printable characters without a space.
+fn word(value: &[u8], most: usize) -> Option<&str> {
+    let fits = (1..=most).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+    if fits { std::str::from_utf8(value).ok() } else { None }
+}
+
+/// A value of printable characters and spaces.
+fn text(value: &[u8]) -> Option<&str> {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    let fits = (1..=MAX_VALUE).contains(&value.len()) && value.iter().all(is_plain);
     if fits { std::str::from_utf8(value).ok() } else { None }
 }

@@ -1,7 +1,7 @@
 //! The incremental request parser: bytes in, whole requests out, whatever the borders of the reads.
 
 use super::chunked::ChunkDecoder;
-use super::head::{self, Framing, Head};
+use super::head::{self, Framing, Head, TOO_LARGE};
 use super::{HttpFault, HttpLimits};
 
 /// A whole request.
@@ -28,7 +28,13 @@ pub enum Progress {
 #[derive(Debug)]
 enum State {
     Head,
-    Body { head: Head, body: Vec<u8>, decoder: Option<ChunkDecoder> },
+    /// `dropped` counts the bytes of a body that nobody will look at.
+    Body {
+        head: Head,
+        body: Vec<u8>,
+        decoder: Option<ChunkDecoder>,
+        dropped: Option<usize>,
+    },
     Failed(HttpFault),
 }
 
@@ -113,8 +119,15 @@ impl RequestParser {
             Framing::Length(length) => (length.min(FIRST_RESERVE), None),
             Framing::Chunked => (0, Some(ChunkDecoder::default())),
         };
-        self.state = State::Body { head, body: Vec::with_capacity(reserve), decoder };
+        self.state = State::Body { head, body: Vec::with_capacity(reserve), decoder, dropped: None };
         Ok(Progress::Head)
+    }
+
+    /// The body of the present request will not be looked at: its bytes are counted and dropped.
+    pub fn skip_body(&mut self) {
+        if let State::Body { dropped, .. } = &mut self.state {
+            *dropped = Some(0);
+        }
     }
 
     /// RFC 9112 section 2.2: empty lines before the request line are ignored.
@@ -134,19 +147,33 @@ impl RequestParser {
     }
 
     fn poll_body(&mut self) -> Result<Progress, HttpFault> {
-        let State::Body { head, body, decoder } = &mut self.state else { return Ok(Progress::More) };
+        let State::Body { head, body, decoder, dropped } = &mut self.state else {
+            return Ok(Progress::More);
+        };
+        if let Some(fault) = head.fault {
+            return Err(fault);
+        }
+        let before = dropped.unwrap_or_default();
         let (taken, complete) = match (decoder, head.framing) {
             (Some(decoder), _) => {
                 let taken = decoder.decode(&self.raw, body, self.limits.body)?;
                 (taken, decoder.is_done())
             }
             (None, Framing::Length(length)) => {
-                let taken = (length - body.len()).min(self.raw.len());
+                let taken = (length - before - body.len()).min(self.raw.len());
                 body.extend_from_slice(&self.raw[..taken]);
-                (taken, body.len() == length)
+                (taken, before + body.len() == length)
             }
             (None, Framing::Chunked) => (0, true),
         };
+        if let Some(dropped) = dropped {
+            *dropped += body.len();
+            body.clear();
+            // Single chunks are bounded by the decoder, which counts what it still has.
+            if *dropped > self.limits.body {
+                return Err(TOO_LARGE);
+            }
+        }
         self.raw.drain(..taken);
         if !complete {
             return Ok(Progress::More);

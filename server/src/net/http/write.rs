@@ -57,7 +57,8 @@ impl Response {
 /// The `type` of an OpenAI error object for a status code.
 pub fn error_type(status: u16) -> &'static str {
     match status {
-        408 => "timeout_error",
+        403 => "permission_error",
+        408 | 504 => "timeout_error",
         429 => "rate_limit_error",
         500.. => "server_error",
         _ => "invalid_request_error",
@@ -75,6 +76,8 @@ pub struct AnswerShape {
     pub head_only: bool,
     /// Value of `x-request-id`; empty for none.
     pub request_id: String,
+    /// Headers for the browser of the page that asked.
+    pub cors: Headers,
 }
 
 /// Appends a whole answer.
@@ -159,7 +162,17 @@ fn head(out: &mut Vec<u8>, status: u16, shape: &AnswerShape) {
     if !shape.request_id.is_empty() {
         header(out, "x-request-id", &shape.request_id);
     }
+    for (name, value) in &shape.cors {
+        header(out, name, value);
+    }
+    // Clients that repeat what failed with 5xx must not repeat what cannot get better.
+    if matches!(status, 501 | 505) {
+        header(out, NO_RETRY.0, NO_RETRY.1);
+    }
 }
+
+/// Tells client libraries not to send the request again.
+pub const NO_RETRY: (&str, &str) = ("x-should-retry", "false");
 
 fn header(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
@@ -185,10 +198,13 @@ fn reason(status: u16) -> &'static str {
         417 => "Expectation Failed",
         422 => "Unprocessable Content",
         429 => "Too Many Requests",
+        411 => "Length Required",
+        499 => "Client Closed Request",
         431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
         503 => "Service Unavailable",
+        504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
         _ => "Error",
     }

@@ -1,7 +1,13 @@
 use super::write::{self, AnswerShape, Response};
 
 fn shape() -> AnswerShape {
-    AnswerShape { http11: true, keep_alive: true, head_only: false, request_id: "r-1".into() }
+    AnswerShape {
+        http11: true,
+        keep_alive: true,
+        head_only: false,
+        request_id: "r-1".into(),
+        cors: Vec::new(),
+    }
 }
 
 fn text(response: &Response, shape: &AnswerShape) -> String {

@@ -7,7 +7,7 @@ use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::EngineRequest;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
-use crate::net::frontend::{AnswerWriter, ApiCall, Frontend, Prepared, Refusal};
+use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
 /// Body: `{"prompt": script, "n", "max_tokens", "stream", "stop_after", "pad"}`; see the engine for the scripts.
 pub(super) struct FakeFrontend;
@@ -32,7 +32,7 @@ struct Body {
 }
 
 impl Frontend for FakeFrontend {
-    fn prepare(&self, call: ApiCall, body: &[u8], _: &str) -> Result<Prepared, Refusal> {
+    fn prepare(&self, call: ApiCall, body: &[u8], _: &CallContext) -> Result<Prepared, Refusal> {
         let body: Body = serde_json::from_slice(body)
             .map_err(|_| Refusal::new(400, Some("invalid_json"), "the body is not the expected JSON"))?;
         assert!(body.prompt != "panic", "asked to panic");
@@ -55,6 +55,14 @@ impl Frontend for FakeFrontend {
         };
         let choices = (0..n).map(request).collect();
         Ok(Prepared { choices, stream: body.stream || line, answer: Box::new(answer) })
+    }
+
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        match std::str::from_utf8(body) {
+            Ok("panic") => panic!("asked to panic"),
+            Ok("bad") => Err(Refusal::new(400, None, "a bad call")),
+            _ => Ok(format!("{{\"call\":\"{}\",\"bytes\":{}}}", call.name(), body.len()).into_bytes()),
+        }
     }
 }
 

@@ -2,10 +2,15 @@
 
 mod engine;
 mod frontend;
+mod keys;
+mod limits;
 mod lines;
 mod metrics;
 mod misuse;
+mod paths;
 mod requests;
+#[cfg(feature = "tls")]
+mod secure;
 mod shutdown;
 mod streams;
 
@@ -46,14 +51,9 @@ impl Harness {
         let (http, tcp) = (server.http_addr().unwrap(), server.tcp_addr().unwrap());
         let control = server.control();
         let (engine, handle) = FakeEngine::start(Box::new(server.waker()));
-        let route = |name: &str| ServedRoute {
-            name: name.into(),
-            algorithm: "single".into(),
-            entry: 0,
-            models: Vec::new(),
-        };
-        let routes = vec![route("pair"), route("Org/Small")];
-        let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes };
+        let routes = served();
+        let props = b"{\"models\":2}".to_vec();
+        let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes, props };
         let thread = Some(std::thread::spawn(move || server.run(app).unwrap()));
         Self { http, tcp, control, engine, thread }
     }
@@ -88,6 +88,17 @@ impl Drop for Harness {
             }
         }
     }
+}
+
+/// The routes that are served.
+fn served() -> Vec<ServedRoute> {
+    let route = |name: &str| ServedRoute {
+        name: name.into(),
+        algorithm: "single".into(),
+        entry: 0,
+        models: Vec::new(),
+    };
+    vec![route("pair"), route("Org/Small")]
 }
 
 fn post(body: &str) -> String {

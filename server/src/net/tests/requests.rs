@@ -41,6 +41,27 @@ fn a_request_split_at_every_byte() {
 }
 
 #[test]
+fn chunks_of_any_size() {
+    let server = Harness::new();
+    let mut client = server.client();
+    let body = format!("{{\"prompt\":\"a\",\"n\":2,\"other\":\"{}\"}}", "é".repeat(6000));
+    for size in [1, 7, 4096] {
+        let mut request =
+            b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for chunk in body.as_bytes().chunks(size) {
+            request.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+            request.extend_from_slice(chunk);
+            request.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"0\r\n\r\n");
+        for piece in request.chunks(size * 3) {
+            client.send(piece);
+        }
+        assert_eq!(client.answer().json()["tokens"].to_string(), TOKENS, "chunks of {size}");
+    }
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let server = Harness::new();
     let mut client = server.client();
