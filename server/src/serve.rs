@@ -40,7 +40,8 @@ impl Started {
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
         let props = props(&deployment);
-        let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
+        let frontend =
+            ApiFrontend::new(deployment.limits, deployment.context.clone()).logging_texts(config.log.prompts);
         let app = App {
             engine: deployment.engine,
             frontend: Arc::new(frontend),
