@@ -425,6 +425,7 @@ impl Running {
                     if entry.as_ref().is_some_and(|l| l.client == client) {
                         *entry = None;
                     }
+                    self.parts.status.ended(&usage);
                     if let FinishReason::Failed(FailKind::Row { model, fault: RowFault::NonFinite }) = &reason
                     {
                         self.parts.status.models[model.index()].nonfinite.fetch_add(1, Relaxed);

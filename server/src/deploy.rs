@@ -8,11 +8,11 @@ use std::sync::Arc;
 use tokenrouter_engine::{
     EngineConfig, EngineError, EngineHandle, EngineModel, FaultOptions, ModelInfo, RouteInfo,
 };
-use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
+use tokenrouter_scheduler::{ModelId, PeerLoss};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::{Config, DeviceName};
+use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss};
 use crate::text::{TextModel, check_pair};
 
 /// A started deployment without sockets.
@@ -51,6 +51,7 @@ pub fn start(
         eos_ids: engine.info.eos_ids.clone(),
         routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
+        prices: Vec::new(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
@@ -154,8 +155,16 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
-        faults: FaultOptions::default(),
+        faults: fault_options(&config.faults),
     })
+}
+
+fn fault_options(section: &FaultsSection) -> FaultOptions {
+    let on_peer_loss = match section.on_peer_loss {
+        OnPeerLoss::Fail => PeerLoss::Fail,
+        OnPeerLoss::Continue => PeerLoss::Continue,
+    };
+    FaultOptions { on_peer_loss, step_timeout: section.step_timeout() }
 }
 
 /// For each route that has a threshold: which one won, from the configuration, the router file or the algorithm's paper.

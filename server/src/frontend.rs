@@ -151,6 +151,9 @@ impl AnswerWriter for Writer {
         let mut headers = vec![("x-token-routing", self.0.algorithm().to_owned())];
         if self.0.is_done() {
             headers.push(("x-token-routing-fraction", format!("{:.4}", self.0.routed_fraction())));
+            if self.0.is_degraded() {
+                headers.push(("x-token-routing-degraded", "true".to_owned()));
+            }
         }
         headers
     }

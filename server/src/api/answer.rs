@@ -24,6 +24,8 @@ pub struct AnswerContext {
     pub routes: Vec<ServedRoute>,
     /// Names of all models; the index is the one the engine reports with each token.
     pub models: Vec<String>,
+    /// Price of a million tokens fed through each model, where one is configured; missing at the end means none.
+    pub prices: Vec<Option<f64>>,
     /// Changes with what the configuration says about how requests are answered.
     pub system_fingerprint: String,
 }
@@ -223,6 +225,11 @@ impl Answer {
         self.route().map_or("", |route| route.algorithm.as_str())
     }
 
+    /// Whether others wrote in a lost model's place, for `x-token-routing-degraded`.
+    pub fn is_degraded(&self) -> bool {
+        self.counts().is_degraded()
+    }
+
     /// The share of tokens that other models than the entry model wrote, for `x-token-routing-fraction`.
     pub fn routed_fraction(&self) -> f64 {
         self.route().map_or(0.0, |route| self.counts().routed_fraction(route))
@@ -257,7 +264,7 @@ impl Answer {
     }
 
     fn routing(&self) -> Value {
-        self.route().map_or(Value::Null, |route| self.counts().to_json(route, self.request.threshold))
+        self.route().map_or(Value::Null, |route| self.counts().to_json(route, &self.context.prices))
     }
 
     /// The prompt's tokens, when they are to be returned.

@@ -36,6 +36,7 @@ pub use prepare::{Prepared, prepare};
 pub use reasoning::Thinking;
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
+pub(crate) use scheduling::words as policy_words;
 pub use settings::{ChatSettings, ReasoningField};
 pub use split::OutputPlan;
 pub use tools::ToolFormat;

@@ -3,6 +3,7 @@
 use crate::api::choice::{Choice, Finish};
 use crate::api::message;
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
+use crate::api::routing::spans;
 use crate::api::split::Delta;
 use serde_json::{Map, Value, json};
 use std::ops::Range;
@@ -110,7 +111,12 @@ fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>) {
 
 fn token_members(map: &mut Map<String, Value>, request: &ApiRequest, choice: &Choice, range: Range<usize>) {
     if request.routing_return == RoutingReturn::Tokens {
-        map.insert("token_routing".into(), json!({"model_index": &choice.models[range.clone()]}));
+        let mut routing = Map::new();
+        routing.insert("model_index".into(), choice.models[range.clone()].into());
+        if choice.finish.is_some() && range.end == choice.models.len() {
+            routing.insert("spans".into(), spans(&choice.models));
+        }
+        map.insert("token_routing".into(), routing.into());
     }
     if request.return_token_ids {
         map.insert("token_ids".into(), choice.ids[range].into());
