@@ -99,6 +99,8 @@ pub struct ModelStatus {
     pub ungraphed_size: AtomicU64,
     /// Steps that no captured graph could run, because of their attention.
     pub ungraphed_attention: AtomicU64,
+    /// Steps that ran without a graph because they scored tokens of prompts.
+    pub ungraphed_scores: AtomicU64,
     /// Tokens committed by this model since the start.
     pub committed: AtomicU64,
     /// Tokens of the prompts of ended requests that it has read, and those of them that it found in its cache.
@@ -288,6 +290,7 @@ impl EngineStatus {
     pub(crate) fn set_ungraphed(&self, model: usize, count: Ungraphed) {
         self.models[model].ungraphed_size.store(count.size, Relaxed);
         self.models[model].ungraphed_attention.store(count.attention, Relaxed);
+        self.models[model].ungraphed_scores.store(count.scores, Relaxed);
     }
 }
 

@@ -111,6 +111,7 @@ pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>)
     for (model, status) in models {
         page.sample(&[("model", model), ("reason", "size")], get(&status.ungraphed_size));
         page.sample(&[("model", model), ("reason", "attention")], get(&status.ungraphed_attention));
+        page.sample(&[("model", model), ("reason", "scores")], get(&status.ungraphed_scores));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Helpers that play a scripted chain of tokens through an answer, and its plain bodies.
 
-use crate::api::{Answer, AnswerContext, Sink, StopAt, fixtures, parse_chat, parse_completion};
+use crate::api::{Answer, AnswerContext, ApiLimits, Sink, StopAt, fixtures, parse_chat, parse_completion};
 use crate::text::TextModel;
 use crate::text::fixtures as text;
 use serde_json::{Value, json};
@@ -31,10 +31,19 @@ pub(super) fn usage(chain: &[(u32, u8)]) -> Usage {
 }
 
 pub(super) fn answer(context: &Arc<AnswerContext>, body: &Value, sink: Sink) -> Answer {
-    let (limits, body) = (fixtures::limits(&context.text, 4096), body.to_string());
+    answer_with(&fixtures::limits(&context.text, 4096), context, body, sink)
+}
+
+pub(super) fn answer_with(
+    limits: &ApiLimits,
+    context: &Arc<AnswerContext>,
+    body: &Value,
+    sink: Sink,
+) -> Answer {
+    let body = body.to_string();
     let request = match body.contains("\"messages\"") {
-        true => parse_chat(body.as_bytes(), &limits, &context.text),
-        false => parse_completion(body.as_bytes(), &limits),
+        true => parse_chat(body.as_bytes(), limits, &context.text),
+        false => parse_completion(body.as_bytes(), limits),
     };
     let request = request.unwrap();
     let prompts = vec![vec![7, 8, 9]; request.prompts.len()];
@@ -89,7 +98,7 @@ fn a_plain_completion() {
         "choices": [{"index": 0, "text": "hi abc", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
             "token_routing": {"model_index": models, "spans": crate::api::routing::spans(&models)}, "token_ids": ids, "prompt_token_ids": [7, 8, 9]}],
         "usage": {"prompt_tokens": 3, "completion_tokens": ids.len(), "total_tokens": ids.len() + 3,
-            "prompt_tokens_details": {"cached_tokens": 2}},
+            "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 0}},
         "token_routing": {"algorithm": "r-stitch", "entry_model": 0, "threshold": 0.1, "threshold_from": "request", "models": [
             {"index": 0, "name": "small", "committed_tokens": ids.len() - large, "discarded_tokens": 1,
              "forward_steps": 5, "fed_tokens": 7, "prefill_tokens": 0, "cached_tokens": 2,
