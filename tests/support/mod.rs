@@ -5,6 +5,7 @@
 pub mod asking;
 pub mod dtmc;
 pub mod engine;
+pub mod faulty;
 pub mod heads;
 pub mod http;
 pub mod metrics;
