@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tokenrouter_engine::{
     EngineConfig, EngineError, EngineHandle, EngineInfo, EngineModel, FaultOptions, ModelInfo, RouteInfo,
 };
-use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
+use tokenrouter_scheduler::{ModelId, PeerLoss};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::{Config, DeviceName};
+use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss};
 use crate::text::{TextModel, check_pair};
 
 /// A started deployment without sockets.
@@ -158,7 +158,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
-        faults: FaultOptions::default(),
+        faults: fault_options(&config.faults),
     })
 }
 
@@ -172,6 +172,14 @@ pub fn model_lines(config: &Config, info: &EngineInfo) -> impl Iterator<Item = S
             "model {name}: {architecture}, {dtypes}, vocabulary {vocab}, context {context_len}, on {place}"
         )
     })
+}
+
+fn fault_options(section: &FaultsSection) -> FaultOptions {
+    let on_peer_loss = match section.on_peer_loss {
+        OnPeerLoss::Fail => PeerLoss::Fail,
+        OnPeerLoss::Continue => PeerLoss::Continue,
+    };
+    FaultOptions { on_peer_loss, step_timeout: section.step_timeout() }
 }
 
 /// For each route that has a threshold: which one won, from the configuration, the router file or the algorithm's paper.
