@@ -89,7 +89,9 @@ fn auto_answers_as_lookahead_does_and_says_what_it_plans() {
     assert!(to_large > 0.0 && to_large < 1.0, "{to_large}");
     for model in ["small", "large"] {
         assert!(page.get(&format!("tokenrouter:slowdown{{model=\"{model}\"}}")) >= 1.0);
-        assert!(page.get(&format!("tokenrouter:step_seconds{{model=\"{model}\",rows=\"1\"}}")) > 0.0);
+        assert!(
+            page.get(&format!("tokenrouter:estimated_step_seconds{{model=\"{model}\",rows=\"1\"}}")) > 0.0
+        );
     }
     auto.stop();
 }
@@ -106,7 +108,8 @@ fn without_traffic_there_is_no_plan() {
     );
     let page = Scrape::new(auto.http);
     assert_eq!(page.get("tokenrouter:plans_total") + page.get("tokenrouter:plan_rounds_total"), 0.0);
-    assert!(page.family("tokenrouter:routing_probability").is_empty());
+    let shares = page.family("tokenrouter:routing_probability");
+    assert!(shares.len() == 4 && shares.iter().all(|(_, share)| *share == 0.0), "{shares:?}");
     auto.stop();
 }
 

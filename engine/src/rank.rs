@@ -4,6 +4,8 @@
 //! together (DESIGN rule 1). With nothing to do it parks; the server, the threads of the models and the other ranks unpark
 //! it. While a step is in flight on a device that wakes nobody, it parks for 50 microseconds at most (DESIGN rule 7).
 
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::collections::HashMap;
@@ -423,6 +425,7 @@ impl Running {
                     if entry.as_ref().is_some_and(|l| l.client == client) {
                         *entry = None;
                     }
+                    self.parts.status.ended(&usage);
                     if let FinishReason::Failed(FailKind::Row { model, fault: RowFault::NonFinite }) = &reason
                     {
                         self.parts.status.models[model.index()].nonfinite.fetch_add(1, Relaxed);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus};
+use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus, Usage};
 
 use crate::executor::Ungraphed;
 use crate::tally::{ROW_BUCKETS, TIME_BUCKETS, Tally};
@@ -99,8 +99,14 @@ pub struct ModelStatus {
     pub ungraphed_size: AtomicU64,
     /// Steps that no captured graph could run, because of their attention.
     pub ungraphed_attention: AtomicU64,
+    /// Steps that ran without a graph because they scored tokens of prompts.
+    pub ungraphed_scores: AtomicU64,
     /// Tokens committed by this model since the start.
     pub committed: AtomicU64,
+    /// Tokens of the prompts of ended requests that it has read, and those of them that it found in its cache.
+    pub prompted: AtomicU64,
+    /// See `prompted`.
+    pub cached: AtomicU64,
     /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
     pub in_flight_since: AtomicU64,
     /// Whether that step is an extend.
@@ -120,9 +126,7 @@ impl ModelStatus {
             since => now.saturating_sub(since),
         }
     }
-}
 
-impl ModelStatus {
     /// How it does.
     pub fn state(&self) -> ModelState {
         match self.state.load(Ordering::Acquire) {
@@ -251,6 +255,14 @@ impl EngineStatus {
         status.failures.fetch_add(u64::from(failed), Relaxed);
     }
 
+    /// A request has ended with this account.
+    pub(crate) fn ended(&self, usage: &Usage) {
+        for (m, model) in self.models.iter().enumerate().filter(|(m, _)| usage.steps[*m] > 0) {
+            model.prompted.fetch_add(u64::from(usage.prompt_tokens), Relaxed);
+            model.cached.fetch_add(u64::from(usage.cached[m]), Relaxed);
+        }
+    }
+
     /// The state after a turn of the rank loop.
     pub(crate) fn publish(&self, counters: &Counters, models: usize, now: Nanos) {
         self.now.store(now, Relaxed);
@@ -278,6 +290,7 @@ impl EngineStatus {
     pub(crate) fn set_ungraphed(&self, model: usize, count: Ungraphed) {
         self.models[model].ungraphed_size.store(count.size, Relaxed);
         self.models[model].ungraphed_attention.store(count.attention, Relaxed);
+        self.models[model].ungraphed_scores.store(count.scores, Relaxed);
     }
 }
 

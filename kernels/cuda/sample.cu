@@ -1,7 +1,7 @@
 // From logits to a token: the rules of `sampling` on the host, with the same tokens for equal logits.
 //
 // In         SampleArgs (sample.cuh); R from the device; the raw logits stay as they are.
-// Out        token [R], fault [R].
+// Out        token [R], fault [R], logit [R]: the token's raw logit.
 // Grid       one block a row (any number, they stride), 256 threads. Shared: static, 3.2 KB.
 // Moves      the row 3 times without filters, 8 times more per top_k and top_p (second-level cache).
 //
@@ -173,6 +173,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) sample_tokens(SampleArgs a)
         if (threadIdx.x == 0) {
             a.fault[row] = best == 0;
             a.token[row] = best == 0 ? 0 : key_id(best);
+            a.logit[row] = a.logits[(size_t)row * a.stride + a.token[row]];
         }
         // A temperature that is no number is greedy too.
         if (best == 0 || !(p.temperature >= 1e-5f)) {
@@ -182,6 +183,9 @@ extern "C" __global__ void __launch_bounds__(256, 4) sample_tokens(SampleArgs a)
         d.temperature = p.temperature == POS_INF ? 3.4028234663852886e38f : p.temperature;
         apply_filters(d, p, buckets, slots);
         draw_token(d, random_bits(p), slots, a.token + row);
+        if (threadIdx.x == 0) {  // behind the barrier at the end of the draw
+            a.logit[row] = a.logits[(size_t)row * a.stride + a.token[row]];
+        }
     }
 }
 KERNEL(sample_tokens)

@@ -28,6 +28,7 @@ struct SampleArgs {
     const unsigned* history_ids;
     unsigned* token;  // [R]
     unsigned* fault;  // [R]: 1 if the logits allow no draw, else 0
+    float* logit;     // [R]: the token's, raw
     const unsigned* rows;
     unsigned vocab, stride;
 };

@@ -1,10 +1,11 @@
 // What routers want to know about a row, from the raw logits: the second pass after stats.cu. With it the argmax.
 //
 // In         logits [R][stride] f32; tiles [R][ceil(vocab / 128)] of stats.cu, whose keys are used up; R from the
-//            device; top, how many of the largest logits are wanted (at least 2 for the margin, at most 128).
-// Out        signals [R]; top_ids, top_logits [R][top]: largest first, ties by the lower id, then id 0 and -inf.
+//            device; how many of the largest logits are wanted, from the device (at least 2 for the margin, at most top).
+// Out        signals [R]; top_ids, top_logits [R][top]: largest first, ties by the lower id, then id 0 and -inf; entries
+//            behind those that are wanted stay as they were.
 // Grid       one block a row (any number, they stride), 256 threads. Shared: static, 2.2 KB.
-// Moves      R (vocab / 8 + top 512) bytes.
+// Moves      R (vocab / 8 + wanted 512) bytes.
 //
 // Order, as CPU `signals`, with tiles in place of blocks: S = sum of S_t e, U = sum of (U_t + (m_t - m) S_t) e, e =
 // exp(m_t - m), in f64; thread j chains tiles j, j + 256, ..; threads join in a tree. lse = m + ln S, entropy = ln S
@@ -25,7 +26,8 @@ struct SignalArgs {
     RowSignals* signals;
     unsigned* top_ids;
     float* top_logits;
-    const unsigned* rows;  // R
+    const unsigned* rows;    // R
+    const unsigned* wanted;  // at most top
     unsigned vocab, stride, top;
 };
 
@@ -41,15 +43,15 @@ __device__ __forceinline__ unsigned long long best_below(const float* row, unsig
     return warp_max(best);
 }
 
-// The `top` best ranks: each round takes the best tile's best key and looks up that tile's next one. Returns how many
+// The best ranks that are wanted: each round takes the best tile's best key and looks up that tile's next one. Returns how many
 // lie above minus infinity, and the second one's logit.
 __device__ __forceinline__ unsigned take_top(const SignalArgs& a, unsigned row, unsigned tiles,
                                              unsigned long long* slots, float& second) {
     const float* logits = a.logits + (size_t)row * a.stride;
     TileStats* stats = a.tiles + (size_t)row * tiles;
-    unsigned len = 0;
+    unsigned len = 0, wanted = min_u(*a.wanted, a.top);
     second = NEG_INF;
-    for (unsigned i = 0; i < a.top; i++) {
+    for (unsigned i = 0; i < wanted; i++) {
         unsigned long long best = 0;
         for (unsigned t = threadIdx.x; t < tiles; t += blockDim.x) {
             best = stats[t].key > best ? stats[t].key : best;

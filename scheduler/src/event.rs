@@ -215,6 +215,8 @@ pub struct Usage {
     pub discarded: [u32; MAX_MODELS],
     /// Rows run.
     pub steps: [u32; MAX_MODELS],
+    /// Tokens fed, those of rows that sampled included.
+    pub fed: [u32; MAX_MODELS],
     /// Tokens fed only to fill the cache: no candidate was sampled after them.
     pub prefill: [u32; MAX_MODELS],
     /// Moves between models.

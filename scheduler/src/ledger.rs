@@ -116,6 +116,7 @@ impl Account {
     pub(crate) fn step(&mut self, model: ModelId, fed: u32, samples: bool, found: u32) {
         let usage = self.writable();
         usage.steps[model.index()] += 1;
+        usage.fed[model.index()] += fed;
         usage.prefill[model.index()] += fed - u32::from(samples);
         usage.cached[model.index()] += found;
     }
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!((usage.prompt_tokens, usage.completion_tokens, usage.handoffs), (5, 3, 1));
         assert_eq!((usage.steps[0], usage.steps[1], usage.prefill[0], usage.prefill[1]), (2, 1, 4, 4));
         assert_eq!((usage.committed[0], usage.committed[1], usage.discarded[0]), (1, 2, 1));
-        assert_eq!(usage.cached[..2], [2, 0]);
+        assert_eq!((&usage.cached[..2], &usage.fed[..2]), (&[2, 0][..], &[5, 5][..]));
         account.recount(&[1, 0]);
         assert_eq!((account.usage().completion_tokens, account.usage().committed[1]), (2, 1));
         assert_eq!(ledger.live(), 1);

@@ -51,6 +51,7 @@ pub fn start(
         eos_ids: engine.info.eos_ids.clone(),
         routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
+        prices: Vec::new(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })

@@ -112,6 +112,9 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys:
         // Clients count as vLLM does, lower first; the engine counts the other way round.
         priority: request.priority.saturating_neg(),
         cache_salt: keys.cache_salt,
+        logprobs: request.logprobs,
+        // Without a token to write, reading the prompt is all there is to do.
+        prompt_logprobs: request.echo && (request.logprobs.is_some() || prompt.max_new_tokens == 0),
         ..EngineRequest::new(prompt.ids.clone(), prompt.max_new_tokens)
     }
 }
@@ -119,6 +122,10 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys:
 struct Writer(Answer);
 
 impl AnswerWriter for Writer {
+    fn on_prompt(&mut self, choice: usize, start: usize, scores: Vec<TokenLogprobs>, _: &mut Vec<u8>) {
+        self.0.on_prompt(choice, start, scores);
+    }
+
     fn on_token(
         &mut self,
         choice: usize,
@@ -127,8 +134,7 @@ impl AnswerWriter for Writer {
         logprobs: Option<Box<TokenLogprobs>>,
         out: &mut Vec<u8>,
     ) -> Option<u32> {
-        drop(logprobs);
-        self.0.on_token(choice, token, model, out).map(|at| at.committed_len)
+        self.0.on_scored_token(choice, token, model, logprobs, out).map(|at| at.committed_len)
     }
 
     fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {
@@ -151,6 +157,9 @@ impl AnswerWriter for Writer {
         let mut headers = vec![("x-token-routing", self.0.algorithm().to_owned())];
         if self.0.is_done() {
             headers.push(("x-token-routing-fraction", format!("{:.4}", self.0.routed_fraction())));
+            if self.0.is_degraded() {
+                headers.push(("x-token-routing-degraded", "true".to_owned()));
+            }
         }
         headers
     }

@@ -22,6 +22,7 @@ pub mod frontend;
 pub mod generate;
 mod metrics;
 pub mod net;
+pub mod pages;
 pub mod paint;
 pub mod plan;
 pub mod serve;

@@ -68,6 +68,7 @@ impl Sampler<'_> {
         let (forbidden, history) = (gpu.buffer(&forbidden), gpu.buffer(&history));
         let (token, fault) =
             (gpu.buffer(&vec![u32::MAX; rows.len()]), gpu.buffer(&vec![u32::MAX; rows.len()]));
+        let raw = gpu.buffer(&vec![f32::NAN; rows.len()]);
         let count = gpu.buffer(&[rows.len() as u32]);
         let args = SampleArgs {
             logits: logits_on.ptr(),
@@ -80,6 +81,7 @@ impl Sampler<'_> {
             history_ids: history.ptr(),
             token: token.ptr(),
             fault: fault.ptr(),
+            logit: raw.ptr(),
             rows: count.ptr(),
             vocab: vocab as u32,
             stride: stride as u32,
@@ -87,6 +89,9 @@ impl Sampler<'_> {
         // SAFETY: the buffers have these shapes.
         unsafe { gpu.kernels.sample_tokens(&gpu.stream, rows.len() as u32, &args) }.unwrap();
         let (token, fault) = (gpu.read(&token), gpu.read(&fault));
+        for ((row, token), raw) in rows.iter().zip(&token).zip(gpu.read(&raw)) {
+            assert_eq!(raw.to_bits(), row.logits[*token as usize].to_bits(), "the token's raw logit");
+        }
         let same = gpu.read(&logits_on).iter().zip(&logits).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(same, "routers read the raw logits later");
         assert!(gpu.read(&self.counts).iter().all(|c| *c == 0), "counts are left clean");

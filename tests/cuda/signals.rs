@@ -1,6 +1,6 @@
 //! Statistics and router signals: near the CPU's, with the CPU's ids.
 
-use tokenrouter_kernels::cuda::{Buffer, RowSignals, SignalArgs, StatsArgs, TileStats};
+use tokenrouter_kernels::cuda::{Buffer, NamedArgs, RowSignals, SignalArgs, StatsArgs, TileStats};
 use tokenrouter_kernels::signals::{SignalFlags, TOP, signals};
 
 use crate::harness::{Gpu, Random, everywhere};
@@ -25,7 +25,7 @@ fn run(gpu: &Gpu, rows: &[Vec<f32>], top: u32) -> Found {
     let found: Buffer<RowSignals> = gpu.zeroed(rows.len());
     let (ids, values_top) =
         (gpu.zeroed::<u32>(rows.len() * top as usize), gpu.zeroed::<f32>(rows.len() * top as usize));
-    let count = gpu.buffer(&[rows.len() as u32]);
+    let (count, wanted) = (gpu.buffer(&[rows.len() as u32]), gpu.buffer(&[top]));
     let (vocab, stride) = (vocab as u32, stride as u32);
     let stats = StatsArgs { logits: logits.ptr(), tiles: tiles.ptr(), rows: count.ptr(), vocab, stride };
     let args = SignalArgs {
@@ -35,6 +35,7 @@ fn run(gpu: &Gpu, rows: &[Vec<f32>], top: u32) -> Found {
         top_ids: ids.ptr(),
         top_logits: values_top.ptr(),
         rows: count.ptr(),
+        wanted: wanted.ptr(),
         vocab,
         stride,
         top,
@@ -112,6 +113,38 @@ fn a_hundred_largest_logits_come_in_order() {
             let listed: Vec<_> = found.ids.into_iter().zip(found.logits).collect();
             assert_eq!(listed, sorted[..top as usize]);
         }
+    });
+}
+
+#[test]
+fn the_logits_of_named_ids() {
+    let rows: Vec<Vec<f32>> = (0..300).map(|i| logits(&mut Random(30 + i), 130, 3.0)).collect();
+    let ids: Vec<u32> = (0..300).map(|i| (i * 37) % 133).collect();
+    let stride = 133;
+    let mut values = vec![f32::NAN; rows.len() * stride];
+    for (to, from) in values.chunks_mut(stride).zip(&rows) {
+        to[..130].copy_from_slice(from);
+    }
+    everywhere(|gpu| {
+        let (values, named, out) = (gpu.buffer(&values), gpu.buffer(&ids), gpu.buffer(&vec![9.0f32; 300]));
+        for count in [300u32, 1] {
+            let rows = gpu.buffer(&[count]);
+            let args = NamedArgs {
+                logits: values.ptr(),
+                ids: named.ptr(),
+                out: out.ptr(),
+                rows: rows.ptr(),
+                vocab: 130,
+                stride: stride as u32,
+            };
+            // SAFETY: the buffers have these shapes.
+            unsafe { gpu.kernels.named_logits(&gpu.stream, 300, &args) }.unwrap();
+        }
+        let found = gpu.read(&out);
+        for ((row, id), found) in rows.iter().zip(&ids).zip(&found) {
+            assert_eq!(*found, row.get(*id as usize).copied().unwrap_or(f32::NEG_INFINITY), "id {id}");
+        }
+        found.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
     });
 }
 

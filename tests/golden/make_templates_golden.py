@@ -82,7 +82,18 @@ def arguments(more):
     return given
 
 
+def as_served(message):
+    """The server gives templates a string for content, and arguments as an object where they parse."""
+    message = dict(message, content=message["content"] or "")
+    for i, call in enumerate(message.get("tool_calls", [])):
+        if isinstance(call["function"]["arguments"], str):
+            function = dict(call["function"], arguments=json.loads(call["function"]["arguments"]))
+            message["tool_calls"] = message["tool_calls"][:i] + [dict(call, function=function)] + message["tool_calls"][i + 1:]
+    return message
+
+
 def render(tokenizer, title, messages, more, ids):
+    messages = [as_served(m) for m in messages]
     try:
         case = dict(text=tokenizer.apply_chat_template(messages, tokenize=False, **arguments(more)))
     except (TemplateError, ValueError) as e:
@@ -93,13 +104,9 @@ def render(tokenizer, title, messages, more, ids):
     return case
 
 
-def cases(tokenizer, with_null, ids):
-    made = []
-    for title, messages, more in CONVERSATIONS:
-        if not with_null and any(m["content"] is None for m in messages):
-            continue  # these templates add strings; a null content is an error in their words
-        made.append(dict(title=title, messages=messages, arguments=more, **render(tokenizer, title, messages, more, ids)))
-    return made
+def cases(tokenizer, ids, titles=None):
+    return [dict(title=title, messages=messages, arguments=more, **render(tokenizer, title, messages, more, ids))
+            for title, messages, more in CONVERSATIONS if titles is None or title in titles]
 
 
 def show(templates):
@@ -120,7 +127,7 @@ def real(folder):
         if os.path.isdir(path):
             # The class that the configuration names may build another tokenizer than the file.
             tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-            templates.append(dict(name=name, folder=name, cases=cases(tokenizer, "null" in name, True)))
+            templates.append(dict(name=name, folder=name, cases=cases(tokenizer, True)))
     write(os.path.join(folder, "templates.json"), templates)
 
 
@@ -130,12 +137,13 @@ def main():
         return real(sys.argv[2])
     smollm2 = sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "models", "smollm2")
     demo = lambda: AutoTokenizer.from_pretrained(os.path.join(ROOT, "models", "demo", "slm"))
-    templates = [dict(name="demo", cases=cases(demo(), False, True)),
-                 dict(name="smollm2", cases=cases(AutoTokenizer.from_pretrained(smollm2), False, False))]
+    templates = [dict(name="demo", cases=cases(demo(), True)),
+                 dict(name="smollm2", cases=cases(AutoTokenizer.from_pretrained(smollm2), False))]
     for name, template in (("general", own.GENERAL), ("thinking", own.THINKING), ("headers", own.HEADERS), ("shapes", own.SHAPES)):
         tokenizer = demo()
         tokenizer.chat_template = template
-        templates.append(dict(name=name, cases=cases(tokenizer, True, name == "thinking"), template=template))
+        titles = ("several turns", "tool calls", "go on") if name == "shapes" else None
+        templates.append(dict(name=name, cases=cases(tokenizer, name == "thinking", titles), template=template))
     write(os.path.join(HERE, "templates.json"), templates)
 
 

@@ -20,8 +20,8 @@ pub(super) const SIGNAL_WORDS: usize = size_of::<RowSignals>() / 4;
 pub(super) const WAVE_WORDS: usize = 2;
 /// Words of a prompt's end.
 pub(super) const END_WORDS: usize = size_of::<HeadEnd>() / 4;
-/// Words in front: tokens, logit rows, wanted heads, prompts that end.
-const HEADER_WORDS: usize = 4;
+/// Words in front: tokens, logit rows, wanted heads, prompts that end, largest logits that are wanted; the rest is room.
+const HEADER_WORDS: usize = 8;
 /// Logit biases of one row, on average, that a step has room for.
 const BIASES_A_ROW: usize = 1024;
 /// Words of all rows' lists at most, 16 MiB: the history of 64 rows of 64 Ki tokens.
@@ -52,6 +52,12 @@ pub(super) struct Front {
     pub(super) draws: usize,
     /// `[rows]`: the prompts that end, for router heads.
     pub(super) ends: usize,
+    /// `[scores]`: the tokens behind which a prompt is scored.
+    pub(super) score_tokens: usize,
+    /// `[scores]`: the ids that are scored there.
+    pub(super) score_ids: usize,
+    /// Scores of each piece.
+    pub(super) score_counts: usize,
     /// All words.
     pub(super) len: usize,
 }
@@ -65,6 +71,8 @@ impl Front {
     pub(super) const HEADS: usize = 2;
     /// The place of the number of prompts that end.
     pub(super) const ENDS: usize = 3;
+    /// The place of the number of largest logits that are wanted of each row.
+    pub(super) const TOP: usize = 4;
 
     /// For `tokens` tokens, `rows` rows, `waves` waves with `entries` entries in all.
     pub(super) fn new(tokens: usize, rows: usize, waves: usize, entries: usize) -> Self {
@@ -87,9 +95,24 @@ impl Front {
             entries: part(entries * ENTRY_WORDS),
             draws: part(rows * DRAW_WORDS),
             ends: part(rows * END_WORDS),
+            score_tokens: 0,
+            score_ids: 0,
+            score_counts: 0,
             len: 0,
         };
         Self { len, ..front }
+    }
+
+    /// The same with room for `scores` scores in pieces of `piece`. No graph has any.
+    pub(super) fn with_scores(self, scores: usize, piece: usize) -> Self {
+        let (tokens, counts) = (scores.next_multiple_of(4), scores.div_ceil(piece).next_multiple_of(4));
+        Self {
+            score_tokens: self.len,
+            score_ids: self.len + tokens,
+            score_counts: self.len + 2 * tokens,
+            len: self.len + 2 * tokens + counts,
+            ..self
+        }
     }
 
     /// For the graph of `bucket` tokens in at most `rows` rows: one wave.
@@ -100,7 +123,7 @@ impl Front {
 
     /// The largest one.
     fn largest(tokens: usize, rows: usize) -> Self {
-        Self::new(tokens, rows, most_waves(tokens), most_entries(tokens, rows))
+        Self::new(tokens, rows, most_waves(tokens), most_entries(tokens, rows)).with_scores(tokens, rows)
     }
 }
 
@@ -141,7 +164,7 @@ impl BlockMap {
 pub(super) struct ResultMap {
     /// Rows that it has room for.
     pub(super) rows: usize,
-    /// Largest logits of a row.
+    /// Room for the largest logits of a row.
     pub(super) top: usize,
     /// `[rows]` of [`RowSignals`].
     pub(super) signals: usize,
@@ -149,6 +172,8 @@ pub(super) struct ResultMap {
     pub(super) token: usize,
     /// `[rows]`: 1 where the logits allow no draw.
     pub(super) fault: usize,
+    /// `[rows]` of f32: raw logits of the tokens.
+    pub(super) logit: usize,
     /// `[rows][top]`.
     pub(super) top_ids: usize,
     /// `[rows][top]` of f32.
@@ -174,6 +199,7 @@ impl ResultMap {
             signals: part(rows * SIGNAL_WORDS),
             token: part(rows),
             fault: part(rows),
+            logit: part(rows),
             top_ids: part(rows * top),
             top_logits: part(rows * top),
             len: 0,
@@ -189,6 +215,8 @@ pub(super) struct Plan<'a> {
     pub(super) tokens: u32,
     /// Most rows that want logits.
     pub(super) rows: u32,
+    /// Tokens of prompts that are scored; 0 in a graph.
+    pub(super) scores: u32,
     /// The front of the step block.
     pub(super) front: Front,
     /// The results.

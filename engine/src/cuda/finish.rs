@@ -2,13 +2,27 @@
 
 use half::bf16;
 use tokenrouter_kernels::cuda::{
-    Communicator, CudaError, LinearArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs, UnshardArgs,
+    Communicator, CudaError, LinearArgs, NamedArgs, NormArgs, Ptr, SampleArgs, SignalArgs, StatsArgs,
+    UnshardArgs, copy_to_host_async,
 };
 
 use super::arena::Exchange;
-use super::block::{Front, Plan, at};
+use super::block::{Front, Plan, ResultMap, at};
 use super::forward::Forward;
 use crate::heads::cuda::{CudaHeads, HeadStep, PromptStep};
+
+/// Rows of logits that are computed together: the step's sampling rows, or a piece of its scores.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    /// The tokens behind which they stand.
+    index: Ptr<u32>,
+    /// How many they are.
+    count: Ptr<u32>,
+    /// At most so many.
+    most: u32,
+    /// Where their results go.
+    results: &'a ResultMap,
+}
 
 /// See [`Forward::run`] for what the callers of all of these promise.
 impl Forward<'_> {
@@ -17,12 +31,19 @@ impl Forward<'_> {
     pub(super) unsafe fn finish(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
         // SAFETY: the caller's promise.
         unsafe {
+            self.scores(plan)?;
+            let rows = Rows {
+                index: at(self.block, plan.front.logit_tokens),
+                count: self.rows(),
+                most: plan.rows,
+                results: &plan.results,
+            };
             if plan.rows > 0 {
-                self.last_norm(plan)?;
-                self.logits(plan)?;
+                self.last_norm(&rows)?;
+                self.logits(&rows)?;
             }
             if plan.rows > 0 && self.shape.shard.samples() {
-                self.signals(plan)?;
+                self.signals(&rows)?;
                 self.sample(plan)?;
             }
             match self.heads {
@@ -32,33 +53,67 @@ impl Forward<'_> {
         }
     }
 
+    /// The tokens of prompts that are scored, as many at a time as there is room for logits; each piece travels to a place
+    /// of its own on the host before the next one takes its room here.
+    unsafe fn scores(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
+        let (room, front, map) = (self.shape.max_rows as u32, &plan.front, self.score_map);
+        for (piece, first) in (0..plan.scores).step_by(room as usize).enumerate() {
+            let rows = Rows {
+                index: at(self.block, front.score_tokens + first as usize),
+                count: at(self.block, front.score_counts + piece),
+                most: room.min(plan.scores - first),
+                results: map,
+            };
+            let named = NamedArgs {
+                logits: self.arena.logits.ptr(),
+                ids: at(self.block, front.score_ids + first as usize),
+                out: at(self.results, map.logit),
+                rows: rows.count,
+                vocab: self.shape.vocab,
+                stride: self.shape.vocab_stride,
+            };
+            // SAFETY: the caller's promise; the host has room for every piece of the largest step.
+            unsafe {
+                self.last_norm(&rows)?;
+                self.logits(&rows)?;
+                if self.shape.shard.samples() {
+                    self.signals(&rows)?;
+                    self.context.kernels.named_logits(self.stream, rows.most, &named)?;
+                    let to = piece * map.len..(piece + 1) * map.len;
+                    copy_to_host_async(self.stream, self.scores_host, to, self.results)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The final norm of the tokens whose logits are wanted.
-    unsafe fn last_norm(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
+    unsafe fn last_norm(&self, rows: &Rows<'_>) -> Result<(), CudaError> {
         let args = NormArgs {
-            index: at(self.block, plan.front.logit_tokens),
+            index: rows.index,
             out: self.arena.hidden.ptr(),
-            rows: self.rows(),
+            rows: rows.count,
             ..self.norm_args(self.weights.final_norm.ptr())
         };
         // SAFETY: the caller's promise.
-        unsafe { self.context.kernels.rms_norm(self.stream, plan.rows, &args) }
+        unsafe { self.context.kernels.rms_norm(self.stream, rows.most, &args) }
     }
 
-    unsafe fn logits(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
+    unsafe fn logits(&self, rows: &Rows<'_>) -> Result<(), CudaError> {
         let (shape, logits) = (self.shape, self.arena.logits.ptr());
         if let (Some(exchange), Some(comm)) = (&self.arena.exchange, self.comm) {
             // SAFETY: the caller's promise.
-            return unsafe { self.logits_of_ranks(plan, exchange, comm) };
+            return unsafe { self.logits_of_ranks(rows, exchange, comm) };
         }
-        let args = self.head_args((logits, shape.vocab_stride), shape.vocab, shape.real_vocab);
+        let args = self.head_args(rows, (logits, shape.vocab_stride), shape.vocab, shape.real_vocab);
         // SAFETY: the caller's promise.
-        unsafe { self.context.kernels.linear(self.stream, plan.rows, &args) }
+        unsafe { self.context.kernels.linear(self.stream, rows.most, &args) }
     }
 
     /// This rank's columns, then those of all ranks; only the rank that samples puts them together.
     unsafe fn logits_of_ranks(
         &self,
-        plan: &Plan<'_>,
+        rows: &Rows<'_>,
         exchange: &Exchange,
         comm: &Communicator,
     ) -> Result<(), CudaError> {
@@ -66,12 +121,12 @@ impl Forward<'_> {
         let own = &shape.vocab_rows;
         let n = own.end - own.start;
         let real = shape.real_vocab.clamp(own.start, own.end) - own.start;
-        let (part, count) = (exchange.logits.ptr(), plan.rows as usize * width as usize);
-        let args = self.head_args((part, width), n, real);
+        let (part, count) = (exchange.logits.ptr(), rows.most as usize * width as usize);
+        let args = self.head_args(rows, (part, width), n, real);
         let join = UnshardArgs {
             shards: exchange.all_logits.ptr(),
             logits: self.arena.logits.ptr(),
-            rows: self.rows(),
+            rows: rows.count,
             rank_step: count as u32,
             width,
             n: shape.vocab,
@@ -80,17 +135,17 @@ impl Forward<'_> {
         };
         // SAFETY: the caller's promise; all ranks queue the same steps in the same order.
         unsafe {
-            self.context.kernels.linear(self.stream, plan.rows, &args)?;
+            self.context.kernels.linear(self.stream, rows.most, &args)?;
             comm.all_gather_f32(self.stream, part, exchange.all_logits.ptr(), count)?;
             if self.shape.shard.samples() {
-                self.context.kernels.unshard_logits(self.stream, plan.rows, &join)?;
+                self.context.kernels.unshard_logits(self.stream, rows.most, &join)?;
             }
         }
         Ok(())
     }
 
     /// The product with this rank's `n` columns of the output matrix, `n_real` of them unmasked.
-    fn head_args(&self, (to, stride): (Ptr<f32>, u32), n: u32, n_real: u32) -> LinearArgs {
+    fn head_args(&self, rows: &Rows<'_>, (to, stride): (Ptr<f32>, u32), n: u32, n_real: u32) -> LinearArgs {
         let hidden = self.shape.hidden;
         let from: Ptr<bf16> = self.arena.hidden.ptr();
         LinearArgs {
@@ -98,7 +153,7 @@ impl Forward<'_> {
             x: from,
             bias: Ptr::NULL,
             y: to.cast(),
-            rows: self.rows(),
+            rows: rows.count,
             n,
             kb: hidden.blocks(),
             x_stride: hidden.stride,
@@ -109,26 +164,27 @@ impl Forward<'_> {
         }
     }
 
-    unsafe fn signals(&self, plan: &Plan<'_>) -> Result<(), CudaError> {
-        let (shape, arena, map) = (self.shape, self.arena, &plan.results);
-        let (logits, tiles, rows) = (arena.logits.ptr(), arena.stats.ptr(), self.rows());
+    unsafe fn signals(&self, rows: &Rows<'_>) -> Result<(), CudaError> {
+        let (shape, arena, map) = (self.shape, self.arena, rows.results);
+        let (logits, tiles, count) = (arena.logits.ptr(), arena.stats.ptr(), rows.count);
         let (vocab, stride) = (shape.vocab, shape.vocab_stride);
-        let stats = StatsArgs { logits, tiles, rows, vocab, stride };
+        let stats = StatsArgs { logits, tiles, rows: count, vocab, stride };
         let signals = SignalArgs {
             logits,
             tiles,
             signals: at(self.results, map.signals),
             top_ids: at(self.results, map.top_ids),
             top_logits: at(self.results, map.top_logits),
-            rows,
+            rows: count,
+            wanted: at(self.block, Front::TOP),
             vocab,
             stride,
             top: map.top as u32,
         };
         // SAFETY: the caller's promise.
         unsafe {
-            self.context.kernels.logit_stats(self.stream, plan.rows, &stats)?;
-            self.context.kernels.row_signals(self.stream, plan.rows, &signals)
+            self.context.kernels.logit_stats(self.stream, rows.most, &stats)?;
+            self.context.kernels.row_signals(self.stream, rows.most, &signals)
         }
     }
 
@@ -146,6 +202,7 @@ impl Forward<'_> {
             history_ids: lists,
             token: at(self.results, plan.results.token),
             fault: at(self.results, plan.results.fault),
+            logit: at(self.results, plan.results.logit),
             rows: self.rows(),
             vocab: shape.vocab,
             stride: shape.vocab_stride,

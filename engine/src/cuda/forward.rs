@@ -36,6 +36,9 @@ pub(super) struct Forward<'a> {
     /// The results on the device and on the host.
     pub(super) results: Ptr<u32>,
     pub(super) results_host: &'a Pinned<u32>,
+    /// Scores of prompts on the host, piece after piece of the layout of `score_map`.
+    pub(super) scores_host: &'a Pinned<u32>,
+    pub(super) score_map: &'a ResultMap,
     /// Router heads, on the shard that samples.
     pub(super) heads: Option<&'a CudaHeads>,
     /// What they say, on the host.

@@ -104,13 +104,16 @@ impl Graphs {
 }
 
 /// The rule that chooses a graph: the smallest bucket that holds the step's tokens and rows, if its attention is a single
-/// wave.
+/// wave and no prompt is scored.
 pub(super) fn graph_key(buckets: Vec<u32>, attention: AttnLimits, max_rows: usize) -> GraphKey {
     Box::new(move |step: &Step| {
         let (tokens, rows) = (step.ids.len(), step.rows.len());
         let holds = |b: &&u32| tokens <= **b as usize && rows <= max_rows.min(**b as usize);
         let missing = if buckets.is_empty() { NoGraph::Off } else { NoGraph::Size };
         let bucket = buckets.iter().find(holds).copied().ok_or(missing)?;
+        if !step.score_tokens.is_empty() {
+            return Err(NoGraph::Scores);
+        }
         let one_wave = attention.one_wave(spans(step).map(|(_, tokens, start)| (tokens, start)));
         if one_wave { Ok(bucket) } else { Err(NoGraph::Attention) }
     })
@@ -127,5 +130,5 @@ pub(super) fn bucket_wave(tokens: u32, shape: &Shape, attention: &AttnLimits) ->
 pub(super) fn bucket_plan<'a>(tokens: u32, shape: &Shape, top: usize, waves: &'a [Wave]) -> Plan<'a> {
     let front = Front::bucket(tokens as usize, shape.max_rows);
     let results = ResultMap::new(front.rows, top);
-    Plan { tokens, rows: front.rows as u32, front, results, waves }
+    Plan { tokens, rows: front.rows as u32, scores: 0, front, results, waves }
 }

@@ -108,10 +108,15 @@ impl StepBlock {
         attention.plan(spans(step), &mut self.waves, &mut self.entries)?;
         let (tokens, rows) = (step.ids.len(), step.rows.len());
         let front = match bucket {
-            None => Front::new(tokens, rows, self.waves.len(), self.entries.len()),
+            None => Front::new(tokens, rows, self.waves.len(), self.entries.len())
+                .with_scores(step.score_tokens.len(), shape.max_rows),
             Some(bucket) => {
                 let front = Front::bucket(bucket as usize, shape.max_rows);
-                if tokens > front.tokens || rows > front.rows || self.waves.len() != 1 {
+                if tokens > front.tokens
+                    || rows > front.rows
+                    || self.waves.len() != 1
+                    || !step.score_tokens.is_empty()
+                {
                     let what = format!(
                         "{tokens} tokens in {rows} rows, {} waves, in a graph of {bucket}",
                         self.waves.len()
@@ -123,6 +128,7 @@ impl StepBlock {
         };
         self.used = Used { front: front.len, ..Used::default() };
         self.fill_front(step, &front);
+        self.fill_scores(step, &front, shape);
         self.fill_tables(step);
         self.fill_draws(step, &front);
         Ok(front)
@@ -155,6 +161,16 @@ impl StepBlock {
         put(host, front.logit_tokens, &step.logit_tokens);
         debug_assert_eq!(size_of::<AttnRow>(), 4 * ENTRY_WORDS);
         put(host, front.entries, &self.entries);
+    }
+
+    fn fill_scores(&mut self, step: &Step, front: &Front, shape: &Shape) {
+        let host = self.host.as_mut_slice();
+        host[Front::TOP] = step.most_top().map_or(0, u32::from).max(shape.least_top);
+        put(host, front.score_tokens, &step.score_tokens);
+        put(host, front.score_ids, &step.score_ids);
+        for (piece, tokens) in step.score_tokens.chunks(shape.max_rows).enumerate() {
+            host[front.score_counts + piece] = tokens.len() as u32;
+        }
     }
 
     fn fill_tables(&mut self, step: &Step) {
@@ -273,6 +289,16 @@ fn check(step: &Step, shape: &Shape, pages: usize) -> Result<(), CudaError> {
     let sampled = step.rows.iter().filter(|r| r.sample.is_some()).count();
     if step.logit_tokens.len() != sampled {
         return wrong(format!("{sampled} rows that sample, {} logits", step.logit_tokens.len()));
+    }
+    let scores = step.score_tokens.len();
+    if scores > tokens || step.score_ids.len() != scores {
+        return wrong(format!(
+            "{scores} scores of {} ids in a step of {tokens} tokens",
+            step.score_ids.len()
+        ));
+    }
+    if step.score_tokens.iter().any(|at| *at as usize >= tokens) {
+        return wrong("a score outside the step".to_owned());
     }
     if tables.token_row.len() != tokens || tables.positions.len() != tokens {
         return wrong("unequal tables of a step".to_owned());

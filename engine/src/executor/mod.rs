@@ -37,6 +37,8 @@ pub enum NoGraph {
     Size,
     /// Its attention is more than one wave.
     Attention,
+    /// It scores tokens of prompts.
+    Scores,
 }
 
 /// Steps that no captured graph could run, by reason.
@@ -46,6 +48,8 @@ pub struct Ungraphed {
     pub size: u64,
     /// More attention than one wave of the device takes.
     pub attention: u64,
+    /// Tokens of prompts to be scored.
+    pub scores: u64,
 }
 
 /// Runs steps. One step per model is in flight at most.

@@ -228,6 +228,7 @@ impl Executor for RankExecutor {
             Ok(_) | Err(NoGraph::Off) => {}
             Err(NoGraph::Size) => state.ungraphed.size += 1,
             Err(NoGraph::Attention) => state.ungraphed.attention += 1,
+            Err(NoGraph::Scores) => state.ungraphed.scores += 1,
         }
         let record = Arc::new(LaunchRecord::new(self.seq, graph.ok(), step, state.travels));
         let waiting = state.ranks.iter().fold(0, |set, rank| set | 1 << rank);

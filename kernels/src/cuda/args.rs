@@ -264,12 +264,30 @@ arguments! {
         top_logits: Ptr<f32>,
         /// R.
         rows: Ptr<u32>,
+        /// Largest logits wanted, at most `top`.
+        wanted: Ptr<u32>,
         /// Columns that count.
         vocab: u32,
         /// Elements.
         stride: u32,
-        /// Largest logits wanted, 2 to 128.
+        /// Room for largest logits, 2 to 128.
         top: u32,
+    }
+
+    /// `named.cu`.
+    NamedArgs {
+        /// `[R][stride]`.
+        logits: Ptr<f32>,
+        /// `[R]`.
+        ids: Ptr<u32>,
+        /// `[R]`.
+        out: Ptr<f32>,
+        /// R.
+        rows: Ptr<u32>,
+        /// Columns that count.
+        vocab: u32,
+        /// Elements.
+        stride: u32,
     }
 
     /// `sample.cu`.
@@ -294,6 +312,8 @@ arguments! {
         token: Ptr<u32>,
         /// `[R]`: 1 where the logits allow no draw.
         fault: Ptr<u32>,
+        /// `[R]`: the token's raw logit.
+        logit: Ptr<f32>,
         /// R.
         rows: Ptr<u32>,
         /// Columns that count.

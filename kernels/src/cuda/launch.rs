@@ -6,8 +6,8 @@
 use cudarc::driver::CudaStream;
 
 use super::args::{
-    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs,
-    SiluArgs, StatsArgs, UnshardArgs,
+    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs,
+    SignalArgs, SiluArgs, StatsArgs, UnshardArgs,
 };
 use super::error::CudaError;
 use super::load::Kernels;
@@ -302,6 +302,17 @@ impl Kernels {
         }
         // SAFETY: the caller's promise.
         unsafe { self.launch(stream, KernelId::RowSignals, (rows.min(2 * self.processors()), 1), 0, args) }
+    }
+
+    /// `named.cu`, for at most `rows` rows.
+    pub unsafe fn named_logits(
+        &self,
+        stream: &CudaStream,
+        rows: u32,
+        args: &NamedArgs,
+    ) -> Result<(), CudaError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(stream, KernelId::NamedLogits, (rows.div_ceil(256), 1), 0, args) }
     }
 
     /// `sample.cu`, for at most `rows` rows.

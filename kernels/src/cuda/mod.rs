@@ -23,8 +23,8 @@ mod ptr;
 mod table;
 
 pub use args::{
-    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, RowSample, RowSignals,
-    SampleArgs, SignalArgs, SiluArgs, StatsArgs, TileStats, UnshardArgs,
+    AttnArgs, AttnRow, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, RowSample,
+    RowSignals, SampleArgs, SignalArgs, SiluArgs, StatsArgs, TileStats, UnshardArgs,
 };
 pub use buffer::Buffer;
 pub use cudarc::driver::CudaStream;

@@ -1,8 +1,8 @@
 //! The kernel table: names, argument sizes, block sizes, dynamic shared memory. Tests compare it with the kernels.
 
 use super::args::{
-    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NormArgs, PackArgs, QkvArgs, SampleArgs, SignalArgs, SiluArgs,
-    StatsArgs, UnshardArgs,
+    AttnArgs, EmbedArgs, FoldArgs, LinearArgs, NamedArgs, NormArgs, PackArgs, QkvArgs, SampleArgs,
+    SignalArgs, SiluArgs, StatsArgs, UnshardArgs,
 };
 use super::head_args::{HeadLinearArgs, HeadRowsArgs, KeepArgs, MeanArgs};
 
@@ -84,6 +84,7 @@ kernels! {
     SiluMul "silu_mul" SiluArgs, 256, 0;
     LogitStats "logit_stats" StatsArgs, 256, 0;
     RowSignals "row_signals" SignalArgs, 256, 0;
+    NamedLogits "named_logits" NamedArgs, 256, 0;
     SampleTokens "sample_tokens" SampleArgs, 256, 0;
     HeadLinearF32 "head_linear_f32" HeadLinearArgs, 256, 0;
     HeadLinearBf16 "head_linear_bf16" HeadLinearArgs, 256, 0;

@@ -1,16 +1,18 @@
 //! The state of one API request from its first token to its last byte.
 
 use crate::api::choice::Choice;
+use crate::api::echo::Echo;
 use crate::api::models::ServedRoute;
 use crate::api::render::{ChunkChoice, Head, body_choice};
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
 use crate::api::routing::RoutingCounts;
 use crate::api::split::Delta;
 use crate::api::usage::Totals;
-use crate::api::{ApiError, json, line};
+use crate::api::{ApiError, json, line, logprobs};
 use crate::text::TextModel;
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_scheduler::{FinishReason, Usage};
 
 /// What all answers of a server share.
@@ -24,6 +26,8 @@ pub struct AnswerContext {
     pub routes: Vec<ServedRoute>,
     /// Names of all models; the index is the one the engine reports with each token.
     pub models: Vec<String>,
+    /// Price of a million tokens fed through each model, where one is configured; missing at the end means none.
+    pub prices: Vec<Option<f64>>,
     /// Changes with what the configuration says about how requests are answered.
     pub system_fingerprint: String,
 }
@@ -87,8 +91,14 @@ impl Answer {
             Sink::Http if request.stream => Format::Events,
             Sink::Http => Format::Body,
         };
+        let echo = |(prompt, ids): (_, &Vec<u32>)| {
+            let echo = || Echo::new(&context.text, prompt, ids.clone(), request.skip_special_tokens);
+            request.echo.then(|| Arc::new(echo()))
+        };
+        let echoes: Vec<_> = request.prompts.iter().zip(&prompt_ids).map(echo).collect();
+        let echo = |choice| echoes.get(request.prompt_of(choice)).cloned().flatten();
         let choices: Vec<Choice> =
-            (0..request.choices()).map(|_| Choice::new(&request, &context.text)).collect();
+            (0..request.choices()).map(|i| Choice::new(&request, &context.text, echo(i))).collect();
         let prompt_tokens = prompt_ids.iter().map(|ids| ids.len() as u64).sum();
         let head = Head { id, created, fingerprint: context.system_fingerprint.clone() };
         let open = choices.len();
@@ -101,21 +111,52 @@ impl Answer {
         &self.request
     }
 
-    /// A token of a choice was committed by a model. `Some`: tell the engine to stop that choice; further tokens
-    /// of it are ignored.
+    /// Tokens of a choice's prompt were scored, from index `start` on. They are told of with the echoed prompt.
+    pub fn on_prompt(&mut self, choice: usize, start: usize, scores: Vec<TokenLogprobs>) {
+        if let Some(log) = self.choices.get_mut(choice).and_then(|choice| choice.log.as_mut()) {
+            log.add_prompt(start, scores);
+        }
+    }
+
+    /// As [`Self::on_scored_token`], for a request that asks for no log-probabilities.
     pub fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<StopAt> {
+        self.on_scored_token(choice, token, model, None, out)
+    }
+
+    /// A token of a choice was committed by a model, with what that model said about it. `Some`: tell the engine to stop
+    /// that choice; further tokens of it are ignored.
+    pub fn on_scored_token(
+        &mut self,
+        choice: usize,
+        token: u32,
+        model: u8,
+        logprobs: Option<Box<TokenLogprobs>>,
+        out: &mut Vec<u8>,
+    ) -> Option<StopAt> {
         if self.error.is_some() {
             return None;
         }
+        let mut delta = self.echo(choice, out);
         let state = self.choices.get_mut(choice).filter(|choice| !choice.closed())?;
-        let mut delta = Delta::default();
+        if let Some(log) = &mut state.log {
+            log.add_token(logprobs);
+        }
         let stopped = state.push(&self.request, &self.context.eos_ids, token, model, &mut delta);
         let committed_len = u32::try_from(state.ids.len()).unwrap_or(u32::MAX);
         match &self.format {
             Format::Lines(id) if self.request.stream => {
                 state.reported = state.ids.len();
                 let name = self.context.models.get(usize::from(model)).map_or("", String::as_str);
-                line::write_token(out, id, (&self.request, &self.head.id), choice, &delta, (token, name));
+                let said = logprobs::of_token(&self.request, state, &self.context.text, state.ids.len() - 1);
+                line::write_token(
+                    out,
+                    id,
+                    (&self.request, &self.head.id),
+                    choice,
+                    &delta,
+                    (token, name),
+                    said,
+                );
             }
             Format::Lines(_) | Format::Body => state.whole.add(delta),
             Format::Events => self.delta_chunk(choice, &delta, out),
@@ -131,17 +172,20 @@ impl Answer {
         if self.error.is_some() {
             return;
         }
+        let mut delta = self.echo(choice, out);
         let Some(state) = self.choices.get_mut(choice).filter(|choice| choice.finish.is_none()) else {
             return;
         };
-        let mut delta = Delta::default();
         state.end(&self.request, reason, usage, &mut delta);
         self.open -= 1;
         match &self.format {
             Format::Body => state.whole.add(delta),
             Format::Lines(id) => {
                 state.whole.add(delta);
-                line::write_finish(out, id, (&self.request, &self.head.id), choice, state);
+                let prompt = state.echo.as_deref().filter(|_| !self.request.stream);
+                let range = state.reported..state.ids.len();
+                let said = logprobs::member(&self.request, state, &self.context.text, range, prompt);
+                line::write_finish(out, id, (&self.request, &self.head.id), choice, state, said);
             }
             Format::Events => {
                 self.delta_chunk(choice, &delta, out);
@@ -194,7 +238,9 @@ impl Answer {
         }
         let choices = self.choices.iter().enumerate();
         let choices = choices.map(|(index, choice)| {
-            body_choice(&self.request, &self.head.id, index, choice, self.prompt_of(index))
+            let (tokens, prompt) = (0..choice.ids.len(), choice.echo.as_deref());
+            let said = logprobs::member(&self.request, choice, &self.context.text, tokens, prompt);
+            body_choice(&self.request, &self.head.id, index, choice, self.prompt_of(index), said)
         });
         let mut body = self.head.object(&self.request, false, choices.collect());
         body.insert("usage".into(), self.totals().to_json());
@@ -221,6 +267,11 @@ impl Answer {
     /// Name of the route's router, for the header `x-token-routing`.
     pub fn algorithm(&self) -> &str {
         self.route().map_or("", |route| route.algorithm.as_str())
+    }
+
+    /// Whether others wrote in a lost model's place, for `x-token-routing-degraded`.
+    pub fn is_degraded(&self) -> bool {
+        self.counts().is_degraded()
     }
 
     /// The share of tokens that other models than the entry model wrote, for `x-token-routing-fraction`.
@@ -257,7 +308,7 @@ impl Answer {
     }
 
     fn routing(&self) -> Value {
-        self.route().map_or(Value::Null, |route| self.counts().to_json(route, self.request.threshold))
+        self.route().map_or(Value::Null, |route| self.counts().to_json(route, &self.context.prices))
     }
 
     /// The prompt's tokens, when they are to be returned.
@@ -275,6 +326,26 @@ impl Answer {
         if self.request.routing_return != RoutingReturn::None {
             body.insert("token_routing".into(), self.routing());
         }
+    }
+
+    /// The beginning of a choice's text, when its prompt is given back: with its first event. On lines the prompt has an
+    /// event of its own.
+    fn echo(&mut self, choice: usize, out: &mut Vec<u8>) -> Delta {
+        let mut delta = Delta::default();
+        let Some(state) = self.choices.get_mut(choice) else { return delta };
+        let Some(echo) = state.echo.clone().filter(|_| !std::mem::replace(&mut state.echoed, true)) else {
+            return delta;
+        };
+        match &self.format {
+            Format::Lines(id) if self.request.stream => {
+                let said = logprobs::member(&self.request, state, &self.context.text, 0..0, Some(&echo));
+                let members = [("choice", choice.into()), ("text", echo.text.clone().into())];
+                let said = state.log.is_some().then_some(("logprobs", said));
+                line::write(out, id, "prompt", members.into_iter().chain(said));
+            }
+            _ => delta.content.push_str(&echo.text),
+        }
+        delta
     }
 
     /// Sends what is new, with every token not yet told of. Nothing when there is nothing new: held-back tokens go
@@ -302,12 +373,11 @@ impl Answer {
         let choice = &self.choices[index];
         let finish = choice.finish.as_ref().filter(|_| finish);
         let prompt = self.prompt_of(index).filter(|_| first);
-        let chunk = ChunkChoice { index, delta, first, finish, tokens };
-        let mut object = self.head.object(
-            &self.request,
-            true,
-            vec![chunk.to_json(&self.request, &self.head.id, choice, prompt)],
-        );
+        let echo = choice.echo.as_deref().filter(|_| first);
+        let logprobs = logprobs::member(&self.request, choice, &self.context.text, tokens.clone(), echo);
+        let chunk = ChunkChoice { index, delta, first, finish, tokens, logprobs };
+        let chunk = chunk.to_json(&self.request, &self.head.id, choice, prompt);
+        let mut object = self.head.object(&self.request, true, vec![chunk]);
         if first {
             self.add_chat_prompt(&mut object);
         }

@@ -1,10 +1,15 @@
-//! `/v1/chat/completions`: messages to a rendered prompt.
+//! `/v1/chat/completions`: messages to a rendered prompt, and how the answer to it is to be taken apart.
 
 use crate::api::fields::Fields;
+use crate::api::messages::messages;
+use crate::api::reasoning::Thinking;
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput};
+use crate::api::settings::ChatSettings;
+use crate::api::split::OutputPlan;
+use crate::api::tools::ToolFormat;
 use crate::api::validate::{self, Defaults};
 use crate::api::{ApiError, json};
-use crate::text::{ChatOptions, TextModel};
+use crate::text::{ChatOptions, RenderedPrompt, TextModel};
 use serde_json::{Map, Value};
 
 /// Checks the body of a chat request and renders its prompt.
@@ -24,28 +29,74 @@ pub(crate) fn chat(
     stream: bool,
 ) -> Result<ApiRequest, ApiError> {
     let fields = Fields::new(map);
-    let messages = messages(&fields, limits)?;
-    let options = options(&fields)?;
+    let conversation = Conversation::new(&fields, limits)?;
+    let tools = tool_format(&fields, &limits.chat)?;
+    let hide_reasoning = !fields.flag("include_reasoning", true)?;
     // Everything else is checked first: rendering is the expensive part.
     let mut request = validate::request(map, limits, Defaults { kind: ApiKind::Chat, stream }, Vec::new())?;
-    let prompt =
-        text.chat_prompt(&messages, &options).map_err(|error| ApiError::from_text("messages", &error))?;
+    let prompt = conversation.render(text)?;
+    request.output = OutputPlan {
+        thinking: if limits.chat.reasoning { conversation.thinking(&prompt) } else { Thinking::Off },
+        tools,
+        reasoning_field: limits.chat.reasoning_field,
+        hide_reasoning,
+    };
     request.prompts.push(PromptInput::Chat(prompt));
     Ok(request)
 }
 
-fn options(fields: &Fields<'_>) -> Result<ChatOptions, ApiError> {
-    if fields.flag("continue_final_message", false)? {
-        let name = "continue_final_message";
-        if fields.bool("add_generation_prompt")? == Some(true) {
-            return Err(ApiError::invalid(name, "continue_final_message needs add_generation_prompt: false"));
+/// What of a request goes into its prompt.
+pub(crate) struct Conversation {
+    messages: Value,
+    options: ChatOptions,
+}
+
+impl Conversation {
+    /// Checks the fields that the prompt is made of.
+    pub(crate) fn new(fields: &Fields<'_>, limits: &ApiLimits) -> Result<Self, ApiError> {
+        let messages = messages(fields, limits.max_messages)?;
+        let template = fields.text("chat_template")?;
+        if template.is_some() && !limits.chat.request_template {
+            let message =
+                "requests may not bring a chat_template; the operator can allow it (allow_request_template)";
+            return Err(ApiError::unsupported("chat_template", message));
         }
-        return Err(ApiError::unsupported(name, "continue_final_message is not supported by this server"));
+        let continue_final_message = fields.flag("continue_final_message", false)?;
+        let add_generation_prompt = fields.bool("add_generation_prompt")?;
+        if continue_final_message && add_generation_prompt == Some(true) {
+            let message = "continue_final_message and add_generation_prompt exclude each other";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
+        let options = ChatOptions {
+            tools: tools(fields)?,
+            documents: objects(fields, "documents")?,
+            add_generation_prompt: add_generation_prompt.unwrap_or(!continue_final_message),
+            continue_final_message,
+            add_special_tokens: fields.flag("add_special_tokens", false)?,
+            template: template.map(str::to_owned),
+            kwargs: kwargs(fields)?,
+        };
+        Ok(Self { messages, options })
     }
-    if !fields.flag("include_reasoning", true)? {
-        let message = "reasoning is not told apart by this server; include_reasoning must be true";
-        return Err(ApiError::unsupported("include_reasoning", message));
+
+    /// Renders the prompt. Takes time proportional to the text.
+    pub(crate) fn render(&self, text: &TextModel) -> Result<RenderedPrompt, ApiError> {
+        text.chat_prompt(&self.messages, &self.options)
+            .map_err(|error| ApiError::from_text("messages", &error))
     }
+
+    /// How the answer begins: the end of the prompt says it, never `enable_thinking`.
+    fn thinking(&self, prompt: &RenderedPrompt) -> Thinking {
+        let last = self.messages.as_array().and_then(|messages| messages.last());
+        match last.and_then(|message| message.get("content")).and_then(Value::as_str) {
+            Some(content) if self.options.continue_final_message => Thinking::after_beginning(content),
+            _ => Thinking::after_prompt(prompt.tail()),
+        }
+    }
+}
+
+/// The template's further variables.
+fn kwargs(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs = Map::new();
     if let Some(effort) = fields.text("reasoning_effort")? {
         kwargs.insert("reasoning_effort".into(), effort.into());
@@ -54,111 +105,62 @@ fn options(fields: &Fields<'_>) -> Result<ChatOptions, ApiError> {
         }
     }
     kwargs.extend(fields.object("chat_template_kwargs")?.cloned().unwrap_or_default());
-    Ok(ChatOptions {
-        tools: tools(fields)?,
-        add_generation_prompt: fields.flag("add_generation_prompt", true)?,
-        add_special_tokens: fields.flag("add_special_tokens", false)?,
-        kwargs,
-    })
+    Ok(kwargs)
 }
 
-/// Tools reach the template only with `tool_choice: "none"`: the model's calls could not be told apart.
+/// A list of objects that is not empty.
+fn objects(fields: &Fields<'_>, name: &str) -> Result<Option<Value>, ApiError> {
+    let Some(list) = fields.list(name)?.filter(|list| !list.is_empty()) else { return Ok(None) };
+    if !list.iter().all(Value::is_object) {
+        return Err(fields.invalid(name, "a list of objects"));
+    }
+    Ok(Some(Value::Array(list.to_vec())))
+}
+
+/// The tools that the template shows.
 fn tools(fields: &Fields<'_>) -> Result<Option<Value>, ApiError> {
+    let tools = objects(fields, "tools")?;
+    let named = |tool: &Value| match tool.get("function") {
+        Some(function) => function.get("name").is_some_and(Value::is_string),
+        None => tool.get("type").and_then(Value::as_str) != Some("function"),
+    };
+    if !tools.iter().filter_map(Value::as_array).flatten().all(named) {
+        return Err(fields.invalid("tools", "a list of tools, each with a string as function.name"));
+    }
+    Ok(tools)
+}
+
+/// Whether calls are looked for in the answer, and how they are written. A choice that needs constrained decoding, or
+/// tools whose calls nobody could tell from text, are refused, never ignored.
+fn tool_format(fields: &Fields<'_>, settings: &ChatSettings) -> Result<Option<ToolFormat>, ApiError> {
     for name in ["functions", "function_call"] {
         let given =
             fields.get(name).is_some_and(|value| value != "none" && value != &Value::Array(Vec::new()));
         if given {
-            return Err(ApiError::unsupported(name, format!("{name} is not supported by this server")));
+            return Err(ApiError::unsupported(
+                name,
+                format!("{name} is not supported; use tools and tool_choice"),
+            ));
         }
     }
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
-    let unsupported = |name| Err(ApiError::unsupported(name, "tool calls are not supported by this server"));
+    let given = fields.list("tools")?.is_some_and(|tools| !tools.is_empty());
     match fields.get("tool_choice") {
-        Some(Value::String(choice)) if choice == "none" => {}
-        Some(Value::String(choice)) if choice == "required" => return unsupported("tool_choice"),
-        Some(Value::Object(_)) => return unsupported("tool_choice"),
+        Some(Value::String(choice)) if choice == "none" => return Ok(None),
         None => {}
         Some(Value::String(choice)) if choice == "auto" => {}
+        Some(Value::String(choice)) if choice == "required" => return Err(constrained()),
+        Some(Value::Object(_)) => return Err(constrained()),
         Some(_) => return Err(fields.invalid("tool_choice", "`none`, `auto`, `required` or an object")),
     }
-    let none = fields.get("tool_choice").and_then(Value::as_str) == Some("none");
-    match tools {
-        Some(_) if !none => unsupported("tools"),
-        Some(tools) if !tools.iter().all(Value::is_object) => {
-            Err(fields.invalid("tools", "a list of objects"))
-        }
-        tools => Ok(tools.map(|tools| Value::Array(tools.to_vec()))),
+    if given && settings.tools.is_none() {
+        let message =
+            "this server has no parser for this model's tool calls (tool_parser); tool_choice can be none";
+        return Err(ApiError::unsupported("tools", message));
     }
+    Ok(settings.tools.filter(|_| given))
 }
 
-fn messages(fields: &Fields<'_>, limits: &ApiLimits) -> Result<Value, ApiError> {
-    let right = format!("a list of 1 to {} message objects", limits.max_messages);
-    let wrong = || fields.invalid("messages", &right);
-    let list = fields.get("messages").and_then(Value::as_array).ok_or_else(wrong)?;
-    if list.is_empty() || list.len() > limits.max_messages {
-        return Err(wrong());
-    }
-    let checked = list.iter().enumerate().map(|(index, value)| {
-        let map = value.as_object().ok_or_else(wrong)?;
-        message(map)
-            .map(Value::Object)
-            .map_err(|problem| ApiError::invalid("messages", format!("messages[{index}]{problem}")))
-    });
-    checked.collect::<Result<Vec<_>, _>>().map(Value::Array)
-}
-
-/// One message as templates expect it: a known role and a string for content.
-fn message(map: &Map<String, Value>) -> Result<Map<String, Value>, String> {
-    const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-    let role = map.get("role").and_then(Value::as_str).filter(|role| ROLES.contains(role));
-    let role = role.ok_or_else(|| format!(".role must be one of {}", ROLES.join(", ")))?;
-    let content = match map.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) if !parts.is_empty() => joined_parts(parts)?,
-        None | Some(Value::Null) if role == "assistant" => String::new(),
-        _ if role == "assistant" => {
-            return Err(".content must be a string, a list of text parts, or null".into());
-        }
-        _ => return Err(".content must be a string or a non-empty list of text parts".into()),
-    };
-    let mut message = map.clone();
-    message.insert("role".into(), if role == "developer" { "system" } else { role }.into());
-    message.insert("content".into(), content.into());
-    match message.get_mut("tool_calls") {
-        None => {}
-        Some(Value::Null) => drop(message.shift_remove("tool_calls")),
-        Some(Value::Array(calls)) => calls.iter_mut().for_each(parse_arguments),
-        Some(_) => return Err(".tool_calls must be a list".into()),
-    }
-    Ok(message)
-}
-
-/// Text parts joined by line feeds.
-fn joined_parts(parts: &[Value]) -> Result<String, String> {
-    const KNOWN: [&str; 8] =
-        ["image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "refusal"];
-    let mut texts = Vec::with_capacity(parts.len());
-    for part in parts {
-        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-        match (kind, part.get("text").and_then(Value::as_str)) {
-            ("text", Some(text)) => texts.push(text),
-            ("text", None) => return Err(".content: a text part must have a string `text`".into()),
-            _ => {
-                let kind = KNOWN.iter().find(|known| **known == kind).unwrap_or(&"of that type");
-                return Err(format!(".content: parts {kind} are not supported, only text parts"));
-            }
-        }
-    }
-    Ok(texts.join("\n"))
-}
-
-/// Templates print arguments as an object; clients send them as a string.
-fn parse_arguments(call: &mut Value) {
-    let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
-    if let Some(object) = arguments.as_str().and_then(|text| serde_json::from_str(text).ok()) {
-        let object: Value = object;
-        if object.is_object() {
-            *arguments = object;
-        }
-    }
+fn constrained() -> ApiError {
+    let message = "a call cannot be forced: tool_choice can be `auto` or `none` on this server";
+    ApiError::unsupported("tool_choice", message)
 }

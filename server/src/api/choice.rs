@@ -1,5 +1,7 @@
 //! One answer under way: ids in, text out, and when it ends. Knows nothing of formats.
 
+use crate::api::echo::Echo;
+use crate::api::logprobs::Log;
 use crate::api::request::ApiRequest;
 use crate::api::split::{Delta, Splitter};
 use crate::text::{Detokenizer, TextModel};
@@ -33,6 +35,12 @@ pub(crate) struct Choice {
     pub opened: bool,
     /// Everything told so far; kept only where it is sent in one piece.
     pub whole: Delta,
+    /// The prompt, when it is given back.
+    pub echo: Option<Arc<Echo>>,
+    /// Whether it was.
+    pub echoed: bool,
+    /// Log-probabilities, when they are wanted.
+    pub log: Option<Log>,
     /// Index of the stop string that matched.
     stopped: Option<usize>,
     /// Set once the choice is over.
@@ -42,9 +50,18 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>) -> Self {
+    pub(crate) fn new(request: &ApiRequest, text: &Arc<TextModel>, echo: Option<Arc<Echo>>) -> Self {
+        let chars = echo.as_ref().map_or(0, |echo| echo.chars);
+        let mut detok = match &echo {
+            Some(echo) => echo.detokenizer(),
+            None => Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+        };
+        detok.show(request.output.tags());
         Self {
-            detok: Detokenizer::new(Arc::clone(text), request.skip_special_tokens),
+            detok,
+            log: request.logprobs.map(|_| Log::new(chars)),
+            echo,
+            echoed: false,
             split: Splitter::new(request),
             ids: Vec::new(),
             models: Vec::new(),
@@ -84,6 +101,9 @@ impl Choice {
         let stopped = !self.hidden(request, eos, token) && {
             let mut piece = String::new();
             self.detok.push(token, &mut piece);
+            if let Some(log) = &mut self.log {
+                log.add_text(&piece);
+            }
             let matched = self.split.push(&piece, self.stoppable(request), out);
             self.stopped = self.stopped.or(matched);
             matched.is_some()

@@ -119,6 +119,8 @@ impl ApiError {
     pub fn from_text(param: &str, error: &TextError) -> Self {
         match error {
             TextError::NoTemplate => Self::unsupported(param, format!("{error}; use /v1/completions")),
+            TextError::Continue => Self::invalid("continue_final_message", error.to_string()),
+            TextError::Template(_) => Self::invalid("chat_template", error.to_string()),
             TextError::File { .. } => Self::engine("the tokenizer files cannot be used"),
             _ => Self::invalid(param, error.to_string()),
         }

@@ -32,6 +32,7 @@ pub(crate) fn context(text: &Arc<TextModel>) -> Arc<AnswerContext> {
         eos_ids: text.eos_ids().to_vec(),
         routes: routes(),
         models: vec!["small".into(), "large".into()],
+        prices: Vec::new(),
         system_fingerprint: "fp_test".into(),
     })
 }

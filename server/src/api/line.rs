@@ -5,6 +5,7 @@
 //! to true here. Events, each on a line of its own:
 //!
 //! ```text
+//! {"id":1,"event":"prompt","choice":0,"text":"Who"}
 //! {"id":1,"event":"token","choice":0,"text":"Max","token":77,"model":"small"}
 //! {"id":1,"event":"finish","choice":0,"text":"","finish_reason":"stop","stop_reason":null}
 //! {"id":1,"event":"done","usage":{...},"token_routing":{...}}
@@ -13,11 +14,12 @@
 //!
 //! Thoughts and tool calls are members `reasoning_content` and `tool_calls` as in a chat's stream, where there are some.
 //!
-//! There is one `token` event per committed token; its `text` is what became visible with it and may be empty
+//! `prompt` comes first with `echo`. There is one `token` event per committed token; its `text` is what became visible with it and may be empty
 //! (half a character, a possible stop string, the end-of-sequence token). `finish` comes once per choice with the text
 //! that had been held back. With `"stream": false` there are no `token` events and `finish` carries the whole
 //! text, so the texts of a choice's events always make up its answer. With `return_token_ids`, `finish` has
-//! `token_ids`, all of them. `done` or `error` is the last event of a request; a line that cannot be understood
+//! `token_ids`, all of them. With `logprobs`, a `token` event has `logprobs` with the members of an entry of a chat's
+//! `content`, `prompt` the arrays of a completion, and without `stream` `finish` has what the endpoint's body has. `done` or `error` is the last event of a request; a line that cannot be understood
 //! gets just an `error`.
 
 use crate::api::choice::Choice;
@@ -64,7 +66,12 @@ pub(crate) fn error_line(id: &Value, error: &ApiError) -> Vec<u8> {
 }
 
 /// Appends one event.
-pub(crate) fn write<const N: usize>(out: &mut Vec<u8>, id: &Value, event: &str, members: [(&str, Value); N]) {
+pub(crate) fn write<'a>(
+    out: &mut Vec<u8>,
+    id: &Value,
+    event: &str,
+    members: impl IntoIterator<Item = (&'a str, Value)>,
+) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
     map.insert("event".into(), event.into());
@@ -85,6 +92,7 @@ pub(crate) fn write_token(
     index: usize,
     delta: &Delta,
     token: (u32, &str),
+    logprobs: Option<Value>,
 ) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
@@ -94,6 +102,7 @@ pub(crate) fn write_token(
     message::parts(&mut map, request.0, request.1, index, delta);
     map.insert("token".into(), token.0.into());
     map.insert("model".into(), token.1.into());
+    map.extend(logprobs.map(|said| ("logprobs".to_owned(), said)));
     write_map(out, map);
 }
 
@@ -104,6 +113,7 @@ pub(crate) fn write_finish(
     request: (&ApiRequest, &str),
     index: usize,
     choice: &Choice,
+    logprobs: Value,
 ) {
     let mut map = Map::new();
     map.insert("id".into(), id.clone());
@@ -117,6 +127,9 @@ pub(crate) fn write_finish(
     }
     if request.0.return_token_ids {
         map.insert("token_ids".into(), choice.ids.as_slice().into());
+    }
+    if !logprobs.is_null() {
+        map.insert("logprobs".into(), logprobs);
     }
     write_map(out, map);
 }

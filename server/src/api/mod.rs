@@ -8,11 +8,14 @@ mod answer;
 mod chat;
 mod choice;
 mod completions;
+mod echo;
 mod error;
 mod fields;
 mod json;
 mod line;
+mod logprobs;
 mod message;
+pub(crate) mod messages;
 mod models;
 mod prepare;
 mod reasoning;
@@ -22,7 +25,9 @@ mod routing;
 mod scheduling;
 mod settings;
 mod split;
+mod tokenize;
 mod tools;
+mod truncate;
 mod usage;
 mod validate;
 
@@ -36,9 +41,12 @@ pub use prepare::{Prepared, prepare};
 pub use reasoning::Thinking;
 pub use request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 pub use scheduling::scheduling_json;
+pub(crate) use scheduling::words as policy_words;
 pub use settings::{ChatSettings, ReasoningField};
 pub use split::OutputPlan;
+pub use tokenize::{detokenize, render, tokenize};
 pub use tools::ToolFormat;
+pub use truncate::Truncate;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -12,7 +12,7 @@ const DEFAULT_COMPLETION_TOKENS: usize = 16;
 pub struct Prepared {
     /// Token ids of the prompt, at least one.
     pub ids: Vec<u32>,
-    /// Most tokens to write, at least one; together they fit the context.
+    /// Most tokens to write, at least one unless the prompt is given back; together they fit the context.
     pub max_new_tokens: u32,
 }
 
@@ -52,7 +52,7 @@ fn prepare_one(
         PromptInput::Chat(rendered) => rendered.byte_len(),
         PromptInput::Ids(_) => 0,
     };
-    if bytes > bound {
+    if bytes > bound && request.truncate.is_none() {
         return too_long(&format!("prompt has more ({bytes} bytes)"));
     }
     let ids = match prompt {
@@ -60,7 +60,14 @@ fn prepare_one(
         PromptInput::Chat(rendered) => text.encode_rendered(rendered),
         PromptInput::Ids(ids) => Ok(ids.clone()),
     };
-    let ids = ids.map_err(|error| ApiError::from_text(param, &error))?;
+    let mut ids = ids.map_err(|error| ApiError::from_text(param, &error))?;
+    if let Some(truncate) = request.truncate {
+        let least = if request.kind == ApiKind::Chat { 1 } else { DEFAULT_COMPLETION_TOKENS };
+        let answer = request.max_tokens.map_or(least, |tokens| tokens as usize);
+        let adds_bos = matches!(prompt, PromptInput::Text { add_special: true, .. }) && text.adds_bos();
+        let bos = text.bos_id().filter(|_| adds_bos);
+        truncate.apply(&mut ids, limits.context_len.saturating_sub(answer), bos);
+    }
     if ids.is_empty() {
         return Err(ApiError::invalid(param, format!("{param} must not be empty")));
     }

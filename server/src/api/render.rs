@@ -3,8 +3,9 @@
 use crate::api::choice::{Choice, Finish};
 use crate::api::message;
 use crate::api::request::{ApiKind, ApiRequest, RoutingReturn};
+use crate::api::routing::spans;
 use crate::api::split::Delta;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::ops::Range;
 
 /// What every chunk and body of one response repeats.
@@ -47,6 +48,8 @@ pub(crate) struct ChunkChoice<'a> {
     pub finish: Option<&'a Finish>,
     /// Tokens told of with this chunk.
     pub tokens: Range<usize>,
+    /// What is told about them.
+    pub logprobs: Value,
 }
 
 impl ChunkChoice<'_> {
@@ -69,7 +72,7 @@ impl ChunkChoice<'_> {
                 map.insert("delta".into(), delta.into());
             }
         }
-        finish_members(&mut map, self.finish);
+        finish_members(&mut map, self.finish, self.logprobs.clone());
         token_members(&mut map, request, choice, self.tokens.clone());
         if let (ApiKind::Completion, Some(ids)) = (request.kind, prompt) {
             map.insert("prompt_token_ids".into(), ids.into());
@@ -85,6 +88,7 @@ pub(crate) fn body_choice(
     index: usize,
     choice: &Choice,
     prompt: Option<&[u32]>,
+    logprobs: Value,
 ) -> Value {
     let mut map = Map::new();
     map.insert("index".into(), index.into());
@@ -94,7 +98,7 @@ pub(crate) fn body_choice(
             drop(map.insert("message".into(), message::message(request, id, index, choice).into()))
         }
     }
-    finish_members(&mut map, choice.finish.as_ref());
+    finish_members(&mut map, choice.finish.as_ref(), logprobs);
     token_members(&mut map, request, choice, 0..choice.ids.len());
     if let (ApiKind::Completion, Some(ids)) = (request.kind, prompt) {
         map.insert("prompt_token_ids".into(), ids.into());
@@ -102,15 +106,20 @@ pub(crate) fn body_choice(
     Value::Object(map)
 }
 
-fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>) {
-    map.insert("logprobs".into(), Value::Null);
+fn finish_members(map: &mut Map<String, Value>, finish: Option<&Finish>, logprobs: Value) {
+    map.insert("logprobs".into(), logprobs);
     map.insert("finish_reason".into(), finish.map_or(Value::Null, |finish| finish.reason.into()));
     map.insert("stop_reason".into(), finish.map_or(Value::Null, |finish| finish.stop_reason.clone()));
 }
 
 fn token_members(map: &mut Map<String, Value>, request: &ApiRequest, choice: &Choice, range: Range<usize>) {
     if request.routing_return == RoutingReturn::Tokens {
-        map.insert("token_routing".into(), json!({"model_index": &choice.models[range.clone()]}));
+        let mut routing = Map::new();
+        routing.insert("model_index".into(), choice.models[range.clone()].into());
+        if choice.finish.is_some() && range.end == choice.models.len() {
+            routing.insert("spans".into(), spans(&choice.models));
+        }
+        map.insert("token_routing".into(), routing.into());
     }
     if request.return_token_ids {
         map.insert("token_ids".into(), choice.ids[range].into());

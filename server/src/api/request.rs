@@ -3,6 +3,7 @@
 use crate::api::ApiError;
 use crate::api::settings::ChatSettings;
 use crate::api::split::OutputPlan;
+use crate::api::truncate::Truncate;
 use crate::text::{RenderedPrompt, TextModel};
 use tokenrouter_engine::SamplingParams;
 use tokenrouter_scheduler::{RouteId, Threshold};
@@ -144,8 +145,12 @@ pub struct ApiRequest {
     pub continuous_usage: bool,
     /// Report token ids.
     pub return_token_ids: bool,
-    /// Most tokens to write, when the client said so.
+    /// Most tokens to write, when the client said so; 0 only with `echo`.
     pub max_tokens: Option<u32>,
+    /// Log-probabilities are wanted, and those of so many of the likeliest tokens beside each (0 to 20).
+    pub logprobs: Option<u8>,
+    /// Give the prompt back in front of the answer; its log-probabilities too, if any are wanted.
+    pub echo: bool,
     /// Sampling parameters.
     pub sampling: SamplingParams,
     /// Seed of every draw, when the client gave one (the bits of its signed number).
@@ -166,6 +171,8 @@ pub struct ApiRequest {
     pub max_llm_fraction: Option<f32>,
     /// A score of the whole query, 0 to 1, for routes that choose by it.
     pub query_score: Option<f32>,
+    /// Keep only the end of each prompt.
+    pub truncate: Option<Truncate>,
     /// How the text is taken apart.
     pub output: OutputPlan,
     /// Leave special tokens out of the text.

@@ -6,6 +6,7 @@ use crate::api::reasoning::{Thinking, ThoughtSplit};
 use crate::api::request::ApiRequest;
 use crate::api::settings::ReasoningField;
 use crate::api::tools::{CallDelta, ToolFormat, ToolSplit};
+use crate::api::{reasoning, tools};
 use crate::text::StopMatcher;
 
 /// How the text of a request's choices is taken apart. The default: everything is content.
@@ -19,6 +20,19 @@ pub struct OutputPlan {
     pub reasoning_field: ReasoningField,
     /// Thoughts are counted, but not sent.
     pub hide_reasoning: bool,
+}
+
+impl OutputPlan {
+    /// The tags that are looked for.
+    pub(crate) fn tags(&self) -> &'static [&'static str] {
+        const ALL: [&str; 4] = [reasoning::OPEN, reasoning::CLOSE, tools::OPEN, tools::CLOSE];
+        match (self.thinking != Thinking::Off, self.tools == Some(ToolFormat::Hermes)) {
+            (true, true) => &ALL,
+            (true, false) => &ALL[..2],
+            (false, true) => &ALL[2..],
+            (false, false) => &[],
+        }
+    }
 }
 
 /// What one event adds to a choice. Deltas put together are the whole choice, so that a stream and a plain answer

@@ -13,8 +13,10 @@ mod json;
 use crate::text::{hold, hold_len};
 use json::{Head, Scan};
 
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+/// The tag before a call.
+pub(crate) const OPEN: &str = "<tool_call>";
+/// The tag after it.
+pub(crate) const CLOSE: &str = "</tool_call>";
 /// Llama's mark before a call; special, so seldom in the text.
 const PYTHON: &str = "<|python_tag|>";
 

@@ -2,15 +2,16 @@
 //!
 //! A bad value is 400 with `param`; a well-formed wish for something missing is 422, never ignored. Of log-probability
 //! fields, `null` and `false` ask for nothing on both endpoints, and so does `top_logprobs: 0`; `logprobs: 0` of a
-//! completion does ask for something (the sampled token's own) and is refused like the rest.
+//! completion does ask for something: the sampled token's own.
 
 use crate::api::ApiError;
 use crate::api::fields::{Fields, integer};
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
 use crate::api::split::OutputPlan;
+use crate::api::truncate::Truncate;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
-use tokenrouter_engine::SamplingParams;
+use tokenrouter_engine::{MAX_LOGPROBS, SamplingParams};
 use tokenrouter_scheduler::Threshold;
 
 const MAX_STOPS: usize = 16;
@@ -48,7 +49,8 @@ pub(crate) fn request(
     let n = choices_per_prompt(&fields, limits, prompts.len())?;
     let stream = fields.flag("stream", defaults.stream)?;
     let (include_usage, continuous_usage) = stream_options(&fields, stream)?;
-    let max_tokens = max_tokens(&fields)?;
+    let echo = fields.flag("echo", false)?;
+    let max_tokens = max_tokens(&fields, echo)?;
     let most = max_tokens.unwrap_or(u32::MAX);
     let min_tokens = fields.int("min_tokens", 0..=i64::from(most))?.unwrap_or(0) as u32;
     let routing = token_routing(&fields)?;
@@ -64,6 +66,8 @@ pub(crate) fn request(
         continuous_usage,
         return_token_ids: fields.flag("return_token_ids", false)?,
         max_tokens,
+        logprobs: log_probabilities(&fields, defaults.kind)?,
+        echo,
         sampling: sampling(&fields, limits)?,
         seed: fields.int("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
         stop: stops(&fields)?,
@@ -74,6 +78,7 @@ pub(crate) fn request(
         threshold: routing.threshold,
         max_llm_fraction: routing.max_llm_fraction,
         query_score: routing.query_score,
+        truncate: Truncate::parse(&fields, limits.context_len)?,
         output: OutputPlan::default(),
         skip_special_tokens: fields.flag("skip_special_tokens", true)?,
         routing_return: routing.back,
@@ -84,13 +89,15 @@ pub(crate) fn request(
 }
 
 /// Every field some endpoint reads.
-const KNOWN: [&str; 47] = [
+const KNOWN: [&str; 50] = [
     "add_generation_prompt",
     "add_special_tokens",
     "best_of",
     "cache_salt",
+    "chat_template",
     "chat_template_kwargs",
     "continue_final_message",
+    "documents",
     "echo",
     "frequency_penalty",
     "function_call",
@@ -131,6 +138,7 @@ const KNOWN: [&str; 47] = [
     "top_k",
     "top_logprobs",
     "top_p",
+    "truncate_prompt_tokens",
     "use_beam_search",
 ];
 
@@ -153,9 +161,11 @@ fn choices_per_prompt(fields: &Fields<'_>, limits: &ApiLimits, prompts: usize) -
     Ok(n)
 }
 
-fn max_tokens(fields: &Fields<'_>) -> Result<Option<u32>, ApiError> {
-    let old = fields.int("max_tokens", 1..=MAX_TOKENS)?;
-    let new = fields.int("max_completion_tokens", 1..=MAX_TOKENS)?;
+/// With `echo` an answer may have no token: then its prompt is what the client is after.
+fn max_tokens(fields: &Fields<'_>, echo: bool) -> Result<Option<u32>, ApiError> {
+    let least = i64::from(!echo);
+    let old = fields.int("max_tokens", least..=MAX_TOKENS)?;
+    let new = fields.int("max_completion_tokens", least..=MAX_TOKENS)?;
     Ok(new.or(old).map(|tokens| tokens as u32))
 }
 
@@ -295,10 +305,9 @@ fn cache_salt(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
 }
 
 /// Fields that would change the answer and are not built yet.
-const UNSUPPORTED: [&str; 12] = [
+const UNSUPPORTED: [&str; 9] = [
     "allowed_token_ids",
     "bad_words",
-    "documents",
     "guided_choice",
     "guided_grammar",
     "guided_json",
@@ -306,26 +315,27 @@ const UNSUPPORTED: [&str; 12] = [
     "logits_processors",
     "prompt_logprobs",
     "structured_outputs",
-    "truncate_prompt_tokens",
-    "chat_template",
 ];
+
+/// Fields of chats that would change the answer to a completion.
+const OF_CHATS: [&str; 2] = ["chat_template", "documents"];
 
 fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), ApiError> {
     let missing =
         |name: &str| Err(ApiError::unsupported(name, format!("{name} is not supported by this server")));
-    for name in UNSUPPORTED {
+    let chat_only = OF_CHATS.iter().filter(|_| kind == ApiKind::Completion);
+    for name in UNSUPPORTED.iter().chain(chat_only) {
         if fields.get(name).is_some() {
             return missing(name);
         }
     }
-    log_probabilities(fields, kind)?;
     if fields.int("best_of", 1..=i64::from(u32::MAX))?.is_some_and(|best| best > 1) {
         return missing("best_of");
     }
     if fields.flag("use_beam_search", false)? {
         return Err(ApiError::invalid("use_beam_search", "use_beam_search must be false"));
     }
-    if fields.flag("echo", false)? {
+    if kind == ApiKind::Chat && fields.flag("echo", false)? {
         return missing("echo");
     }
     if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
@@ -334,23 +344,22 @@ fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), Api
     response_format(fields)
 }
 
-fn log_probabilities(fields: &Fields<'_>, kind: ApiKind) -> Result<(), ApiError> {
-    let missing =
-        || Err(ApiError::unsupported("logprobs", "log-probabilities are not supported by this server"));
-    let top = fields.int("top_logprobs", 0..=20)?.unwrap_or(0);
-    match fields.get("logprobs") {
-        None | Some(Value::Bool(false)) if top > 0 => {
+/// How many of the likeliest tokens are told of beside each token; none when nothing is.
+fn log_probabilities(fields: &Fields<'_>, kind: ApiKind) -> Result<Option<u8>, ApiError> {
+    let most = i64::from(MAX_LOGPROBS);
+    let top = fields.int("top_logprobs", 0..=most)?.unwrap_or(0);
+    match (fields.get("logprobs"), kind) {
+        (None | Some(Value::Bool(false)), _) if top > 0 => {
             Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs: true"))
         }
-        None | Some(Value::Bool(false)) => Ok(()),
-        Some(Value::Bool(true)) if kind == ApiKind::Chat => missing(),
-        Some(value)
-            if kind == ApiKind::Completion && integer(value).is_some_and(|n| (0..=20).contains(&n)) =>
-        {
-            missing()
+        (None | Some(Value::Bool(false)), _) => Ok(None),
+        (Some(Value::Bool(true)), ApiKind::Chat) => Ok(Some(top as u8)),
+        (Some(_), ApiKind::Chat) => Err(fields.invalid("logprobs", "true or false")),
+        (Some(value), ApiKind::Completion) => {
+            let count = integer(value).filter(|n| (0..=most).contains(n));
+            let right = format!("an integer from 0 to {most}");
+            count.map(|n| Some(n as u8)).ok_or_else(|| fields.invalid("logprobs", &right))
         }
-        Some(_) if kind == ApiKind::Chat => Err(fields.invalid("logprobs", "true or false")),
-        Some(_) => Err(fields.invalid("logprobs", "an integer from 0 to 20")),
     }
 }
 

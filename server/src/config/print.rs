@@ -18,7 +18,9 @@ impl Config {
         for section in SECTIONS {
             match (section.form, self.resolved.table.get(section.name)) {
                 (Form::Top, _) => print(&mut out, section, None, &self.resolved.table, &self.resolved),
-                (Form::Once, Some(Value::Table(table))) => print(&mut out, section, None, table, &self.resolved),
+                (Form::Once, Some(Value::Table(table))) => {
+                    print(&mut out, section, None, table, &self.resolved)
+                }
                 (Form::Many, Some(Value::Array(list))) => {
                     for (index, table) in list.iter().enumerate() {
                         if let Value::Table(table) = table {
@@ -99,7 +101,8 @@ fn print_key(out: &mut String, name: &str, key: Option<&Key>, value: Option<&Val
             writeln!(out, "# {name}: {count} set, not shown  # {origin}")
         }
         Some(value) => {
-            let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+            let bare =
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
             let name = if bare { name.to_owned() } else { Value::String(name.into()).to_string() };
             writeln!(out, "{name} = {value}  # {origin}")
         }
@@ -167,7 +170,10 @@ mod tests {
         let second = Config::parse(&first.to_toml(), Path::new("/elsewhere")).expect("it is a configuration");
         let values = |config: &Config| {
             let text = config.to_toml();
-            let lines = text.lines().filter(|l| !l.starts_with('#')).map(|l| l.split("  # ").next().unwrap_or(l).to_owned());
+            let lines = text
+                .lines()
+                .filter(|l| !l.starts_with('#'))
+                .map(|l| l.split("  # ").next().unwrap_or(l).to_owned());
             lines.collect::<Vec<_>>()
         };
         assert_eq!(values(&first), values(&second));

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use tokenrouter_engine::ModelStatus;
-use tokenrouter_engine::status::{FED_BUCKETS, PHASE_NAMES};
+use tokenrouter_engine::status::{FED_BUCKETS, ModelState, PHASE_NAMES};
 use tokenrouter_engine::tally::{ROW_BUCKETS, TIME_BOUNDS, TIME_BUCKETS, Tally};
 
 use super::histogram::Histogram;
@@ -36,16 +36,24 @@ type Read = fn(&ModelStatus) -> &AtomicU64;
 const GAUGES: [(&str, &str, Read); 3] = [
     ("tokenrouter:ready_requests", "Requests that wait in a model's queue.", |m| &m.ready),
     ("tokenrouter:running_requests", "Requests in a model's batch in flight.", |m| &m.running),
-    ("tokenrouter:pending_requests", "Requests that have visited a model and are away at a peer.", |m| &m.pending),
+    ("tokenrouter:pending_requests", "Requests that have visited a model and are away at a peer.", |m| {
+        &m.pending
+    }),
 ];
 
 const COUNTERS: [(&str, &str, Read); 6] = [
     ("tokenrouter:launches_total", "Steps launched.", |m| &m.launches),
     ("tokenrouter:steps_total", "Steps that came back.", |m| &m.steps),
     ("tokenrouter:step_failures_total", "Steps that failed as a whole.", |m| &m.failures),
-    ("tokenrouter:batch_rows_total", "Rows of the steps launched: divided by launches, the batch size.", |m| &m.rows),
+    (
+        "tokenrouter:batch_rows_total",
+        "Rows of the steps launched: divided by launches, the batch size.",
+        |m| &m.rows,
+    ),
     ("tokenrouter:fed_tokens_total", "Tokens fed by the steps launched.", |m| &m.fed),
-    ("tokenrouter:nonfinite_logits_total", "Requests that failed for logits with NaN or infinity.", |m| &m.nonfinite),
+    ("tokenrouter:nonfinite_logits_total", "Requests that failed for logits with NaN or infinity.", |m| {
+        &m.nonfinite
+    }),
 ];
 
 /// Gauges and counters of every model.
@@ -81,6 +89,16 @@ pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>)
     for (model, status) in models {
         page.float(&[("model", model)], get(&status.busy) as f64 * 1e-9);
     }
+    page.gauge("tokenrouter:model_state", "1 for the state that a model is in: ready, stalled or lost.");
+    for (model, status) in models {
+        for state in [ModelState::Ready, ModelState::Stalled, ModelState::Lost] {
+            page.sample(&[("model", model), ("state", state.name())], u8::from(status.state() == state));
+        }
+    }
+    page.counter("tokenrouter:model_losses_total", "How often a model was lost.");
+    for (model, status) in models {
+        page.sample(&[("model", model)], get(&status.losses));
+    }
     let now = facts.status.clock();
     page.gauge(
         "tokenrouter:last_step_age_seconds",
@@ -93,6 +111,7 @@ pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>)
     for (model, status) in models {
         page.sample(&[("model", model), ("reason", "size")], get(&status.ungraphed_size));
         page.sample(&[("model", model), ("reason", "attention")], get(&status.ungraphed_attention));
+        page.sample(&[("model", model), ("reason", "scores")], get(&status.ungraphed_scores));
     }
 }
 
@@ -104,7 +123,10 @@ pub(super) fn steps(page: &mut Page, models: &Models<'_>) {
         let sizes = Histogram::with(ROWS, tally.counts(), tally.sum() as f64);
         page.one(&[("model", model), ("phase", PHASE_NAMES[phase])], &sizes);
     });
-    page.histograms("tokenrouter:step_seconds", "From launch to completion of the steps that came back, by phase.");
+    page.histograms(
+        "tokenrouter:step_seconds",
+        "From launch to completion of the steps that came back, by phase.",
+    );
     for_each_phase(models, |model, phase, status| {
         page.one(&[("model", model), ("phase", PHASE_NAMES[phase])], &seconds(&status.step_times[phase]));
     });
@@ -135,7 +157,8 @@ fn seconds(tally: &Tally<TIME_BUCKETS>) -> Histogram {
 /// What goes from one model to another.
 pub(super) fn edges(page: &mut Page, traffic: &Traffic, models: &Models<'_>) {
     let edges = || {
-        let pairs = models.iter().enumerate().flat_map(|from| models.iter().enumerate().map(move |to| (from, to)));
+        let pairs =
+            models.iter().enumerate().flat_map(|from| models.iter().enumerate().map(move |to| (from, to)));
         pairs.filter(|((from, _), (to, _))| from != to)
     };
     page.counter(
@@ -148,7 +171,10 @@ pub(super) fn edges(page: &mut Page, traffic: &Traffic, models: &Models<'_>) {
         page.sample(&[("from", from), ("to", to_name), ("reason", "keep")], kept);
         page.sample(&[("from", from), ("to", to_name), ("reason", "drop")], dropped);
     }
-    page.counter("tokenrouter:peer_errors_total", "Requests that failed on their way from one model to another.");
+    page.counter(
+        "tokenrouter:peer_errors_total",
+        "Requests that failed on their way from one model to another.",
+    );
     for ((from, (from_name, _)), (to, (to_name, _))) in edges() {
         page.sample(&[("from", from_name), ("to", to_name)], traffic.peer_errors[from][to]);
     }

@@ -84,7 +84,11 @@ fn times(page: &mut Page, traffic: &Traffic) {
     }
     let families = [
         ("vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", &traffic.whole),
-        ("vllm:request_queue_time_seconds", "From a request's place in the queue to admission.", &traffic.queue),
+        (
+            "vllm:request_queue_time_seconds",
+            "From a request's place in the queue to admission.",
+            &traffic.queue,
+        ),
         ("vllm:request_prefill_time_seconds", "From admission to the first token.", &traffic.prefill),
         ("vllm:request_decode_time_seconds", "From the first token to the end.", &traffic.decode),
         ("vllm:request_inference_time_seconds", "From admission to the end.", &traffic.inference),
@@ -110,7 +114,8 @@ fn cache(page: &mut Page, facts: &Facts<'_>, models: &[(&str, &ModelStatus)]) {
     let used = total.saturating_sub(free);
     let share = used as f64 / total.max(1) as f64;
     for name in ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] {
-        page.gauge(name, "Largest share of a model's KV blocks that requests hold, 0 to 1.").float(&[], share);
+        page.gauge(name, "Largest share of a model's KV blocks that requests hold, 0 to 1.")
+            .float(&[], share);
     }
     page.gauge("tokenrouter:kv_blocks", "KV blocks by state. A page is one block in every model's cache.");
     for (model, _) in models {

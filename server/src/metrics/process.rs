@@ -21,7 +21,10 @@ impl Process {
         let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let open = fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
         // One of them is the folder itself, which is open only while it is read.
-        Self { open_fds: open.saturating_sub(1), ..Self::parse(&read("status"), &read("stat"), &read("limits")) }
+        Self {
+            open_fds: open.saturating_sub(1),
+            ..Self::parse(&read("status"), &read("stat"), &read("limits"))
+        }
     }
 
     fn parse(status: &str, stat: &str, limits: &str) -> Self {
@@ -31,7 +34,8 @@ impl Process {
         };
         // The name in parentheses may hold anything. After it, user and system time are the 12th and 13th fields.
         let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+        let ticks: u64 =
+            after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
         let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
         let max_fds = limit.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0);
         Self {
@@ -68,7 +72,10 @@ mod tests {
     #[test]
     fn this_process_has_memory_and_files() {
         let process = Process::look();
-        assert!(process.resident_bytes > 1 << 20 && process.virtual_bytes >= process.resident_bytes, "{process:?}");
+        assert!(
+            process.resident_bytes > 1 << 20 && process.virtual_bytes >= process.resident_bytes,
+            "{process:?}"
+        );
         assert!(process.open_fds >= 1 && process.max_fds >= process.open_fds, "{process:?}");
     }
 }

@@ -109,7 +109,7 @@ fn one_model(
         })
         .collect();
     json!({
-        "name": name,
+        "name": name, "state": model.state().name(),
         "running": get(&model.running), "waiting": get(&model.ready), "pending": get(&model.pending),
         "committed": facts.traffic.committed[index], "discarded": facts.traffic.discarded[index],
         "launches": get(&model.launches), "steps": get(&model.steps), "failures": get(&model.failures),

@@ -64,12 +64,10 @@ impl Page {
 
     /// A histogram of the family.
     pub(crate) fn one(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> &mut Self {
-        let mut bounded = labels.to_vec();
         for (bound, count) in histogram.cumulative() {
             let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
-            bounded.push(("le", &bound));
+            let bounded: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
             self.line("_bucket", &bounded, count);
-            bounded.truncate(labels.len());
         }
         self.line("_sum", labels, Float(histogram.sum()));
         self.line("_count", labels, histogram.count());

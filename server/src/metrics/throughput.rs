@@ -39,14 +39,20 @@ impl Throughput {
     ///
     /// # Errors
     /// When the operating system refuses a thread.
-    pub(crate) fn start(status: &Arc<EngineStatus>, names: Vec<String>, every: Duration) -> std::io::Result<()> {
+    pub(crate) fn start(
+        status: &Arc<EngineStatus>,
+        names: Vec<String>,
+        every: Duration,
+    ) -> std::io::Result<()> {
         let status: Weak<EngineStatus> = Arc::downgrade(status);
         let mut this = Self::new(names);
         let work = move || {
             let mut before = Instant::now();
             loop {
                 std::thread::park_timeout(every);
-                let Some(status) = status.upgrade().filter(|s| s.state() != EngineState::Stopped) else { return };
+                let Some(status) = status.upgrade().filter(|s| s.state() != EngineState::Stopped) else {
+                    return;
+                };
                 let spent = before.elapsed();
                 // A wait may end early.
                 if spent >= every {
@@ -74,7 +80,17 @@ impl Throughput {
         for Line { model, running, waiting, pending, tokens_per_s, hit_rate } in lines {
             let tokens_per_s = format!("{tokens_per_s:.1}");
             let hit_rate = hit_rate.map_or_else(|| "-".to_owned(), |rate| format!("{:.1}%", rate * 100.0));
-            tracing::info!(model, running, waiting, pending, not_admitted, kv, tokens_per_s, hit_rate, "throughput");
+            tracing::info!(
+                model,
+                running,
+                waiting,
+                pending,
+                not_admitted,
+                kv,
+                tokens_per_s,
+                hit_rate,
+                "throughput"
+            );
         }
     }
 

@@ -186,8 +186,14 @@ impl Traffic {
         self.finished[reason_index(reason)] += 1;
         self.prompt_tokens += u64::from(usage.prompt_tokens);
         self.entry_hits += u64::from(usage.cached[open.entry.index()]);
-        if let FinishReason::Failed(FailKind::OutOfReach { from, to }) = reason {
-            self.peer_errors[from.index()][to.index()] += 1;
+        match reason {
+            FinishReason::Failed(FailKind::OutOfReach { from, to }) => {
+                self.peer_errors[from.index()][to.index()] += 1;
+            }
+            FinishReason::Failed(FailKind::ModelLost { model }) => {
+                self.peer_errors[open.entry.index()][model.index()] += 1;
+            }
+            _ => {}
         }
         for m in 0..MAX_MODELS {
             // Those that its client did not wait for, or has not read yet: the sums are those of the accounts.

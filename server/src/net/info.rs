@@ -8,7 +8,7 @@ use tokenrouter_scheduler::MAX_MODELS;
 
 use super::http::write::Response;
 use crate::api::{ServedRoute, model_json, models_json, scheduling_json};
-use crate::metrics::{self, Traffic};
+use crate::metrics::{self, Facts, Traffic};
 
 /// What is served, and the memory of the stall check.
 pub(crate) struct Info {
@@ -43,8 +43,24 @@ impl Info {
 
     /// `/metrics`.
     pub(crate) fn metrics(&self, status: &EngineStatus, traffic: &Traffic) -> Response {
-        let body = metrics::page(self.name(), &self.engine, status, traffic);
+        let body = metrics::page(&self.facts(status, traffic));
         Response { content_type: metrics::CONTENT_TYPE, ..Response::json(200, body) }
+    }
+
+    /// `/v1/status`: what the status page shows. `dead` and `draining` as for [`Info::ready`].
+    pub(crate) fn status_data(
+        &self,
+        status: &EngineStatus,
+        traffic: &Traffic,
+        dead: bool,
+        draining: bool,
+    ) -> Response {
+        let body = metrics::status_json(&self.facts(status, traffic), state_of(status, dead, draining));
+        Response::json(200, body.to_string().into_bytes())
+    }
+
+    fn facts<'a>(&'a self, status: &'a EngineStatus, traffic: &'a Traffic) -> Facts<'a> {
+        Facts { name: self.name(), started: self.created, info: &self.engine, status, traffic }
     }
 
     /// `/v1/scheduling`.
@@ -104,13 +120,7 @@ impl Info {
     /// waiting and admitted, pages of the joint KV pool, and per model the requests in its queue, in its batch
     /// and away at a peer.
     pub(crate) fn ready(&self, status: &EngineStatus, dead: bool, draining: bool) -> Response {
-        let state = match status.state() {
-            _ if dead => "stopped",
-            EngineState::Stopped => "stopped",
-            EngineState::Draining => "draining",
-            EngineState::Ready if draining => "draining",
-            EngineState::Ready => "ready",
-        };
+        let state = state_of(status, dead, draining);
         let gauge = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let model = |(info, model): (&ModelInfo, &ModelStatus)| {
             let counts = serde_json::json!({
@@ -129,6 +139,16 @@ impl Info {
         });
         let body = body.to_string().into_bytes();
         if state == "ready" { Response::json(200, body) } else { busy(Response::json(503, body)) }
+    }
+}
+
+fn state_of(status: &EngineStatus, dead: bool, draining: bool) -> &'static str {
+    match status.state() {
+        _ if dead => "stopped",
+        EngineState::Stopped => "stopped",
+        EngineState::Draining => "draining",
+        EngineState::Ready if draining => "draining",
+        EngineState::Ready => "ready",
     }
 }
 

@@ -36,6 +36,14 @@ impl RenderedPrompt {
         self.text.len()
     }
 
+    /// The end of the rendered text: what a template writes behind the last message. Texts of messages that spell a
+    /// control token are not restored in it.
+    pub(crate) fn tail(&self) -> &str {
+        let from = self.text.len().saturating_sub(256);
+        let start = (from..=self.text.len()).find(|&at| self.text.is_char_boundary(at)).unwrap_or(0);
+        &self.text[start..]
+    }
+
     pub(crate) fn is_plain(&self) -> bool {
         self.swaps.is_empty()
     }
@@ -79,6 +87,8 @@ pub(crate) struct GuardedChat {
     pub messages: Value,
     pub options: ChatOptions,
     pub marks: Marks,
+    /// A character that occurs nowhere in the request or the template.
+    pub spare: char,
 }
 
 /// Which texts to guard in a piece of a request.
@@ -113,11 +123,11 @@ pub(crate) struct ControlGuard {
 }
 
 impl ControlGuard {
-    pub(crate) fn new(tokenizer: &Tokenizer, template_sources: &str) -> Result<Self, String> {
+    pub(crate) fn new(tokenizer: &Tokenizer, template_sources: &str, on: bool) -> Result<Self, String> {
         let added = tokenizer.get_added_tokens_decoder();
         let mut controls: Vec<Control> = added
             .values()
-            .filter(|token| is_control(token))
+            .filter(|token| on && is_control(token))
             .map(|token| Control { text: token.content.clone(), special: token.special })
             .collect();
         controls.sort_by(|a, b| a.text.cmp(&b.text));
@@ -134,7 +144,7 @@ impl ControlGuard {
         let mut finder = Tokenizer::new(BPE::default());
         finder.with_normalizer(tokenizer.get_normalizer().cloned()).map_err(|e| e.to_string())?;
         finder.with_added_vocabulary(tokenizer.get_added_vocabulary().clone());
-        let plain_is_safe = !added.values().any(|token| is_control(token) && token.normalized);
+        let plain_is_safe = !on || !added.values().any(|token| is_control(token) && token.normalized);
         let bare = OnceLock::new();
         Ok(Self { controls, first_byte, alphabet, taken, finder, plain_is_safe, bare })
     }
@@ -149,31 +159,36 @@ impl ControlGuard {
     pub(crate) fn mark_chat(&self, messages: &Value, options: &ChatOptions) -> Option<GuardedChat> {
         let mut messages = messages.clone();
         let mut options = options.clone();
-        let mut marks = Marks { swaps: self.choose_stand_ins(&messages, &options)?, used: false };
+        let (swaps, spare) = self.choose_stand_ins(&messages, &options)?;
+        let mut marks = Marks { swaps, used: false };
         for message in messages.as_array_mut().into_iter().flatten() {
             if let Value::Object(message) = message {
                 self.mark_message(message, &mut marks);
             }
         }
         let inner = Scope { special_only: false, edges: false };
-        if let Some(tools) = &mut options.tools {
-            self.mark_value(tools, inner, &mut marks);
+        for value in options.tools.iter_mut().chain(&mut options.documents) {
+            self.mark_value(value, inner, &mut marks);
         }
         for value in options.kwargs.values_mut() {
             self.mark_value(value, inner, &mut marks);
         }
-        Some(GuardedChat { messages, options, marks })
+        Some(GuardedChat { messages, options, marks, spare })
     }
 
-    fn choose_stand_ins(&self, messages: &Value, options: &ChatOptions) -> Option<Vec<(char, char)>> {
+    fn choose_stand_ins(&self, messages: &Value, options: &ChatOptions) -> Option<(Vec<(char, char)>, char)> {
         let mut taken = self.taken.clone();
         visit_texts(messages, &mut |text| collect_private(text, &mut taken));
-        options.tools.iter().chain(options.kwargs.values()).for_each(|value| {
+        let given = options.tools.iter().chain(&options.documents).chain(options.kwargs.values());
+        given.for_each(|value| {
             visit_texts(value, &mut |text| collect_private(text, &mut taken));
         });
         options.kwargs.keys().for_each(|key| collect_private(key, &mut taken));
+        options.template.iter().for_each(|source| collect_private(source, &mut taken));
         let mut free = private_use().filter(|c| !taken.contains(c));
-        self.alphabet.iter().map(|&c| Some((c, free.next()?))).collect()
+        let spare = free.next()?;
+        let swaps = self.alphabet.iter().map(|&c| Some((c, free.next()?))).collect::<Option<_>>()?;
+        Some((swaps, spare))
     }
 
     fn mark_message(&self, message: &mut Map<String, Value>, marks: &mut Marks) {

@@ -21,6 +21,10 @@ pub enum TextError {
     Raised(String),
     /// The chat template failed on these messages.
     Render(String),
+    /// The template that a request brought does not compile.
+    Template(String),
+    /// The last message cannot be gone on with: the template does not show it as it is.
+    Continue,
     /// The text of a message would become a control token and the tokenizer offers no way around it.
     ControlText,
 }
@@ -40,6 +44,10 @@ impl fmt::Display for TextError {
             Self::NoTemplate => f.write_str("the model has no chat template"),
             Self::Raised(message) => f.write_str(message),
             Self::Render(problem) => write!(f, "the chat template cannot render the messages: {problem}"),
+            Self::Template(problem) => write!(f, "chat_template cannot be used: {problem}"),
+            Self::Continue => {
+                f.write_str("the chat template does not show the last message so that it can go on")
+            }
             Self::ControlText => f.write_str("the text of a message would be read as a control token"),
         }
     }

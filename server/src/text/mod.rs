@@ -1,5 +1,6 @@
 //! Text: tokenizers, incremental decoding, stop strings and chat templates.
 
+mod chat;
 mod control;
 mod detok;
 mod error;
@@ -12,13 +13,13 @@ mod stop;
 mod template;
 mod tokenizer;
 
+pub use chat::{ChatOptions, TextOptions};
 pub use control::RenderedPrompt;
 pub use detok::Detokenizer;
 pub use error::TextError;
 pub(crate) use hold::{hold, hold_len};
 pub use pair_check::{PairMismatch, check_pair};
 pub use stop::StopMatcher;
-pub use template::ChatOptions;
 pub use tokenizer::TextModel;
 
 #[cfg(test)]

@@ -132,10 +132,10 @@ impl PieceTable {
         TextDecoder { pending: Vec::new(), started: false, strip_left, skip_special }
     }
 
-    /// Adds one id to a text. The cost depends on the length of its token alone.
-    pub(crate) fn push(&self, state: &mut TextDecoder, id: u32, out: &mut String) {
+    /// Adds one id to a text; `shown` keeps it from being skipped. The cost depends on the length of its token alone.
+    pub(crate) fn push(&self, state: &mut TextDecoder, id: u32, shown: bool, out: &mut String) {
         let Some(mut piece) = self.piece(id) else { return };
-        if state.skip_special && self.is_special(id) {
+        if state.skip_special && !shown && self.is_special(id) {
             return;
         }
         if let (false, Some(first)) = (state.started, &self.first) {

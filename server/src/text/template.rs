@@ -1,8 +1,8 @@
 //! Chat templates: Jinja as Hugging Face checkpoints use it, compiled at load.
 
-use crate::text::TextError;
 use crate::text::python::{self, JsonStyle};
 use crate::text::tokenizer::{TOKEN_VARIABLES, token_text};
+use crate::text::{ChatOptions, TextError};
 use minijinja::value::{Kwargs, Value as JinjaValue};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
@@ -10,27 +10,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a chat request passes to the template besides its messages.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChatOptions {
-    /// Tool definitions, or `None`.
-    pub tools: Option<Value>,
-    /// End the prompt with the opening of the assistant's turn.
-    pub add_generation_prompt: bool,
-    /// Tokenize the rendered text with the tokenizer's own special tokens added. Off for chats: the template
-    /// writes them.
-    pub add_special_tokens: bool,
-    /// Further template variables, such as `enable_thinking`.
-    pub kwargs: Map<String, Value>,
-}
-
-impl Default for ChatOptions {
-    fn default() -> Self {
-        Self { tools: None, add_generation_prompt: true, add_special_tokens: false, kwargs: Map::new() }
-    }
-}
-
-/// The compiled templates of one checkpoint.
+/// The compiled templates of one checkpoint; perhaps none.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     sources: String,
@@ -39,24 +19,31 @@ pub(crate) struct ChatTemplate {
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
+/// Longest template that a request may bring, in bytes.
+const MAX_SOURCE: usize = 64 << 10;
+/// Instructions that one rendering may take: a thousand for each of the most messages a chat may have, and an end to
+/// loops in loops.
+const FUEL: u64 = 5_000_000;
 
 impl ChatTemplate {
-    /// Finds and compiles the templates of a checkpoint folder: `chat_template.jinja`, else `chat_template` of
-    /// `tokenizer_config.json`, a string or a list of objects with `name` and `template`.
-    pub(crate) fn load(dir: &Path, config: &Map<String, Value>) -> Result<Option<Self>, TextError> {
-        let file = dir.join("chat_template.jinja");
+    /// Finds and compiles the templates of a checkpoint folder: the file `instead` where there is one, else
+    /// `chat_template.jinja`, else `chat_template` of `tokenizer_config.json`, a string or a list of objects with
+    /// `name` and `template`.
+    pub(crate) fn load(
+        dir: &Path,
+        config: &Map<String, Value>,
+        instead: Option<&Path>,
+    ) -> Result<Self, TextError> {
+        let file = instead.map_or_else(|| dir.join("chat_template.jinja"), Path::to_owned);
         let (path, named) = match std::fs::read_to_string(&file) {
             Ok(source) => (file, vec![(DEFAULT.to_owned(), source)]),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(e) if instead.is_none() && e.kind() == std::io::ErrorKind::NotFound => {
                 let path = dir.join("tokenizer_config.json");
                 let named = named_templates(config).map_err(|problem| TextError::file(&path, problem))?;
                 (path, named)
             }
             Err(e) => return Err(TextError::file(&file, e)),
         };
-        if named.is_empty() {
-            return Ok(None);
-        }
         let mut template = Self { environment: environment(), sources: String::new(), tokens: Map::new() };
         for (name, source) in named {
             template.add(name, &source).map_err(|problem| TextError::file(&path, problem))?;
@@ -66,7 +53,7 @@ impl ChatTemplate {
                 template.tokens.insert(name.to_owned(), Value::String(text));
             }
         }
-        Ok(Some(template))
+        Ok(template)
     }
 
     fn add(&mut self, name: String, source: &str) -> Result<(), String> {
@@ -77,6 +64,11 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether there is no template at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.environment.templates().next().is_none()
+    }
+
     /// The source text of all templates together.
     pub(crate) fn sources(&self) -> &str {
         &self.sources
@@ -84,17 +76,27 @@ impl ChatTemplate {
 
     /// Renders a chat.
     pub(crate) fn render(&self, messages: &Value, options: &ChatOptions) -> Result<String, TextError> {
-        let wanted = if options.tools.is_some() { TOOL_USE } else { DEFAULT };
-        let template = self
-            .environment
-            .get_template(wanted)
-            .or_else(|_| self.environment.get_template(DEFAULT))
-            .map_err(|_| TextError::NoTemplate)?;
-        // The fixed names win over `chat_template_kwargs`.
-        let mut context = options.kwargs.clone();
-        context.extend(self.tokens.clone());
+        let source;
+        let template = match &options.template {
+            Some(name) if self.environment.get_template(name).is_ok() => self.environment.get_template(name),
+            Some(text) if text.len() > MAX_SOURCE => return Err(TextError::Template("is too long".into())),
+            Some(text) => {
+                source = plain_generation_blocks(text);
+                let compiled = self.environment.template_from_named_str("chat_template", &source);
+                Ok(compiled.map_err(|error| TextError::Template(located(&error)))?)
+            }
+            None => {
+                let wanted = if options.tools.is_some() { TOOL_USE } else { DEFAULT };
+                self.environment.get_template(wanted).or_else(|_| self.environment.get_template(DEFAULT))
+            }
+        };
+        let template = template.map_err(|_| TextError::NoTemplate)?;
+        // As in transformers: `chat_template_kwargs` win over the token variables, the fixed names over both.
+        let mut context = self.tokens.clone();
+        context.extend(options.kwargs.clone());
         context.insert("messages".into(), messages.clone());
         context.insert("tools".into(), options.tools.clone().unwrap_or(Value::Null));
+        context.insert("documents".into(), options.documents.clone().unwrap_or(Value::Null));
         context.insert("add_generation_prompt".into(), options.add_generation_prompt.into());
         template.render(JinjaValue::from_serialize(context)).map_err(|error| render_error(&error))
     }
@@ -122,6 +124,7 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
+    environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", tojson);
     environment.add_function("raise_exception", raise_exception);
@@ -178,8 +181,13 @@ fn render_error(error: &Error) -> TextError {
         }
         source = current.source();
     }
+    TextError::Render(located(error))
+}
+
+/// The kind of an error and its line, without the details, which may quote the request.
+fn located(error: &Error) -> String {
     let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
-    TextError::Render(format!("{line}{}", error.kind()))
+    format!("{line}{}", error.kind())
 }
 
 fn describe(error: &Error) -> String {

@@ -4,7 +4,7 @@ use crate::text::control::ControlGuard;
 use crate::text::fingerprint::Fingerprint;
 use crate::text::pieces::PieceTable;
 use crate::text::template::ChatTemplate;
-use crate::text::{ChatOptions, RenderedPrompt, TextError};
+use crate::text::{RenderedPrompt, TextError, TextOptions};
 use serde_json::Value;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub struct TextModel {
     tokenizer: Tokenizer,
     pieces: PieceTable,
     guard: ControlGuard,
-    template: Option<ChatTemplate>,
+    template: ChatTemplate,
     bos: Option<u32>,
     eos: Vec<u32>,
     empty_prompt: Vec<u32>,
@@ -35,7 +35,7 @@ impl fmt::Debug for TextModel {
             .field("real_vocab", &self.real_vocab())
             .field("bos", &self.bos)
             .field("eos", &self.eos)
-            .field("has_template", &self.template.is_some())
+            .field("has_template", &self.has_template())
             .finish_non_exhaustive()
     }
 }
@@ -50,6 +50,14 @@ impl TextModel {
     /// # Errors
     /// [`TextError::File`] names the file and what is wrong with it, for templates with the line.
     pub fn load(dir: &Path) -> Result<Self, TextError> {
+        Self::load_with(dir, &TextOptions::default())
+    }
+
+    /// As [`Self::load`], with what a deployment says.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with(dir: &Path, options: &TextOptions) -> Result<Self, TextError> {
         let path = dir.join("tokenizer.json");
         let bytes = std::fs::read(&path).map_err(|e| TextError::file(&path, e))?;
         let mut tokenizer = parse_tokenizer(&bytes).map_err(|problem| TextError::file(&path, problem))?;
@@ -60,8 +68,8 @@ impl TextModel {
         let pieces = PieceTable::new(&tokenizer).map_err(|problem| TextError::file(&path, problem))?;
         let config_path = dir.join("tokenizer_config.json");
         let config = read_config(&config_path)?;
-        let template = ChatTemplate::load(dir, &config)?;
-        let guard = ControlGuard::new(&tokenizer, template.as_ref().map_or("", ChatTemplate::sources))
+        let template = ChatTemplate::load(dir, &config, options.template.as_deref())?;
+        let guard = ControlGuard::new(&tokenizer, template.sources(), options.guard_text)
             .map_err(|problem| TextError::file(&path, problem))?;
         let bos = token_text(&config, "bos_token").and_then(|t| tokenizer.token_to_id(&t));
         let mut eos = Vec::new();
@@ -115,21 +123,9 @@ impl TextModel {
         ids.ok_or(TextError::ControlText)
     }
 
-    /// Renders a chat with the checkpoint's template; `messages` is a list of message objects.
-    ///
-    /// # Errors
-    /// [`TextError::NoTemplate`], [`TextError::Raised`] when the template refuses, [`TextError::Render`] when
-    /// it fails.
-    pub fn chat_prompt(&self, messages: &Value, options: &ChatOptions) -> Result<RenderedPrompt, TextError> {
-        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        let guarded = self.guard.mark_chat(messages, options).ok_or(TextError::ControlText)?;
-        let text = template.render(&guarded.messages, &guarded.options)?;
-        Ok(guarded.marks.into_prompt(text, options.add_special_tokens))
-    }
-
     /// Whether the checkpoint has a chat template.
     pub fn has_template(&self) -> bool {
-        self.template.is_some()
+        !self.template.is_empty()
     }
 
     /// One more than the highest id that has a token. Ids at or above it only pad a model's vocabulary.
@@ -155,6 +151,11 @@ impl TextModel {
     /// Whether an id is a special token, which `skip_special_tokens` leaves out of texts.
     pub fn is_special(&self, id: u32) -> bool {
         self.pieces.is_special(id)
+    }
+
+    /// The id of a special token.
+    pub(crate) fn special_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token).filter(|&id| self.is_special(id))
     }
 
     /// Every added token with its flags, ascending by id.
@@ -194,7 +195,7 @@ impl TextModel {
         let mut text = String::new();
         let mut decoder = self.pieces.decoder(skip_special);
         for &id in ids {
-            self.pieces.push(&mut decoder, id, &mut text);
+            self.pieces.push(&mut decoder, id, false, &mut text);
         }
         decoder.finish(&mut text);
         text
@@ -212,6 +213,20 @@ impl TextModel {
         }
         print.field(format!("{:?} {:?}", self.bos, self.eos).as_bytes());
         print.value()
+    }
+
+    /// Whether a control token of this text exists, or the chat template writes it.
+    pub fn knows_markup(&self, text: &str) -> bool {
+        self.template.sources().contains(text)
+            || self.added_tokens().iter().any(|(_, token)| token.content == text)
+    }
+
+    pub(crate) fn template(&self) -> &ChatTemplate {
+        &self.template
+    }
+
+    pub(crate) fn guard(&self) -> &ControlGuard {
+        &self.guard
     }
 
     pub(crate) fn pieces(&self) -> &PieceTable {

@@ -28,7 +28,7 @@ fn prompt(model: &mut CudaModel, ids: &[u32], sizes: &[usize], graphs: bool) -> 
         if let Some(spec) = &mut step.rows[0].sample {
             spec.prompt_len = len;
         }
-        let key = model.graph_key()(&step).filter(|_| graphs);
+        let key = model.graph_key()(&step).ok().filter(|_| graphs);
         last.extend(run_in(model, step, key));
     }
     [last[last.len() - 2], last[last.len() - 1]]

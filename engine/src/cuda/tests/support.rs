@@ -147,7 +147,7 @@ pub(super) fn run_for(model: &mut CudaModel, step: Box<Step>, graph: Option<u32>
 
 /// The same in the graph that the rule chooses.
 pub(super) fn run(model: &mut CudaModel, step: Box<Step>) -> Vec<RowResult> {
-    let graph = model.graph_key()(&step);
+    let graph = model.graph_key()(&step).ok();
     run_in(model, step, graph)
 }
 

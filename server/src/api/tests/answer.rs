@@ -1,10 +1,11 @@
 //! Helpers that play a scripted chain of tokens through an answer, and its plain bodies.
 
-use crate::api::{Answer, AnswerContext, Sink, StopAt, fixtures, parse_chat, parse_completion};
+use crate::api::{Answer, AnswerContext, ApiLimits, Sink, StopAt, fixtures, parse_chat, parse_completion};
 use crate::text::TextModel;
 use crate::text::fixtures as text;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokenrouter_scheduler::router::{Source, Threshold};
 use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, RowFault, Usage};
 
 /// A committed token and who wrote it.
@@ -23,15 +24,26 @@ pub(super) fn usage(chain: &[(u32, u8)]) -> Usage {
     usage.discarded[0] = 1;
     usage.steps = [5, 2, 0, 0, 0, 0, 0, 0];
     usage.handoffs = 2;
+    usage.fed = [7, 2, 0, 0, 0, 0, 0, 0];
+    usage.terms.threshold = Some((Threshold::Value(0.1), Source::Request));
     usage.cached = [2, 3, 0, 0, 0, 0, 0, 0];
     usage
 }
 
 pub(super) fn answer(context: &Arc<AnswerContext>, body: &Value, sink: Sink) -> Answer {
-    let (limits, body) = (fixtures::limits(&context.text, 4096), body.to_string());
+    answer_with(&fixtures::limits(&context.text, 4096), context, body, sink)
+}
+
+pub(super) fn answer_with(
+    limits: &ApiLimits,
+    context: &Arc<AnswerContext>,
+    body: &Value,
+    sink: Sink,
+) -> Answer {
+    let body = body.to_string();
     let request = match body.contains("\"messages\"") {
-        true => parse_chat(body.as_bytes(), &limits, &context.text),
-        false => parse_completion(body.as_bytes(), &limits),
+        true => parse_chat(body.as_bytes(), limits, &context.text),
+        false => parse_completion(body.as_bytes(), limits),
     };
     let request = request.unwrap();
     let prompts = vec![vec![7, 8, 9]; request.prompts.len()];
@@ -84,15 +96,16 @@ fn a_plain_completion() {
         "id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "org/pair",
         "system_fingerprint": "fp_test",
         "choices": [{"index": 0, "text": "hi abc", "logprobs": null, "finish_reason": "stop", "stop_reason": null,
-            "token_routing": {"model_index": models}, "token_ids": ids, "prompt_token_ids": [7, 8, 9]}],
+            "token_routing": {"model_index": models, "spans": crate::api::routing::spans(&models)}, "token_ids": ids, "prompt_token_ids": [7, 8, 9]}],
         "usage": {"prompt_tokens": 3, "completion_tokens": ids.len(), "total_tokens": ids.len() + 3,
-            "prompt_tokens_details": {"cached_tokens": 2}},
-        "token_routing": {"algorithm": "r-stitch", "entry_model": 0, "threshold": 0.1, "models": [
+            "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 0}},
+        "token_routing": {"algorithm": "r-stitch", "entry_model": 0, "threshold": 0.1, "threshold_from": "request", "models": [
             {"index": 0, "name": "small", "committed_tokens": ids.len() - large, "discarded_tokens": 1,
-             "forward_steps": 5, "prefill_tokens": 0},
-            {"index": 1, "name": "large", "committed_tokens": large, "discarded_tokens": 0, "forward_steps": 2,
-             "prefill_tokens": 0}],
-            "routed_tokens": large, "routed_fraction": large as f64 / ids.len() as f64, "switches": 2}
+             "forward_steps": 5, "fed_tokens": 7, "prefill_tokens": 0, "cached_tokens": 2,
+             "queue_ms": 0.0, "pending_ms": 0.0, "compute_ms": 0.0},
+            {"index": 1, "name": "large", "committed_tokens": large, "discarded_tokens": 0, "forward_steps": 2, "fed_tokens": 2,
+             "prefill_tokens": 0, "cached_tokens": 3, "queue_ms": 0.0, "pending_ms": 0.0, "compute_ms": 0.0}],
+            "routed_tokens": large, "routed_fraction": large as f64 / ids.len() as f64, "switches": 2, "waiting_ms": 0.0}
     });
     assert_eq!(got, expected);
 }

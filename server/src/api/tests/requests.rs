@@ -181,6 +181,7 @@ fn bad_values_are_400_and_name_the_field() {
         "request_id": ["", "a b", "a\n", "é", vec!["x"], "x".repeat(129)],
         "cache_salt": ["", 1, "x".repeat(1025)],
         "priority": ["1", 0.5, true, i64::from(i32::MAX) + 1, i32::MIN],
+        "truncate_prompt_tokens": [0, -2, 65, 1.5, "1", true],
     });
     for (field, values) in cases.as_object().unwrap() {
         for value in values.as_array().unwrap() {
@@ -222,46 +223,79 @@ fn token_routing_is_checked_strictly() {
 #[test]
 fn what_is_missing_is_422_and_never_ignored() {
     let cases = json!({
-        "echo": [true],
         "suffix": ["x"],
         "best_of": [2],
         "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}],
         "guided_json": [{}],
         "structured_outputs": [{"regex": "a"}],
         "prompt_logprobs": [1],
-        "truncate_prompt_tokens": [-1, 5],
         "allowed_token_ids": [[1]],
         "bad_words": [["x"]],
-        "documents": [[{}]],
-        "chat_template": ["{{ 1 }}"],
     });
     for (field, values) in cases.as_object().unwrap() {
         for value in values.as_array().unwrap() {
             both_refused(field, value, 422, field, &format!("{field}: {value}"));
         }
     }
+    both_refused("chat_template", &json!("{{ 1 }}"), 422, "chat_template", "not allowed here");
+    refused(
+        completion(&json!({"prompt": "hi", "documents": [{}]})),
+        422,
+        "documents",
+        "no template to show them",
+    );
 }
 
 #[test]
-fn log_probabilities_are_refused_unless_none_are_asked_for() {
-    for (value, prompt_status, chat_status) in [
-        (json!(false), 200, 200),
-        (json!(true), 400, 422),
-        (json!(0), 422, 400),
-        (json!(5), 422, 400),
-        (json!(21), 400, 400),
-        (json!("1"), 400, 400),
+fn log_probabilities_are_a_number_for_completions_and_a_flag_with_a_number_for_chats() {
+    let refused_value = None;
+    for (value, of_prompt, of_chat) in [
+        (json!(false), Some(None), Some(None)),
+        (json!(true), refused_value, Some(Some(0))),
+        (json!(0), Some(Some(0)), refused_value),
+        (json!(5.0), Some(Some(5)), refused_value),
+        (json!(20), Some(Some(20)), refused_value),
+        (json!(21), refused_value, refused_value),
+        (json!(-1), refused_value, refused_value),
+        (json!(1.5), refused_value, refused_value),
+        (json!("1"), refused_value, refused_value),
     ] {
-        for (result, status) in with("logprobs", &value).into_iter().zip([prompt_status, chat_status]) {
-            match status {
-                200 => drop(result.unwrap()),
-                _ => refused(result, status, "logprobs", &value.to_string()),
+        for (result, expected) in with("logprobs", &value).into_iter().zip([of_prompt, of_chat]) {
+            match expected {
+                Some(count) => assert_eq!(result.unwrap().logprobs, count, "{value}"),
+                None => refused(result, 400, "logprobs", &value.to_string()),
             }
         }
     }
-    assert!(with("top_logprobs", &json!(0)).iter().all(Result::is_ok));
-    let body = json!({"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 2});
-    refused(chat(&body), 422, "logprobs", "both");
+    assert!(with("top_logprobs", &json!(0)).iter().all(|r| r.as_ref().unwrap().logprobs.is_none()));
+    for (top, flag, expected) in
+        [(2, json!(true), Some(2)), (20, json!(true), Some(20)), (2, json!(false), None)]
+    {
+        let messages = json!([{"role": "user", "content": "a"}]);
+        let body = json!({"messages": messages, "logprobs": flag, "top_logprobs": top});
+        match expected {
+            Some(top) => assert_eq!(chat(&body).unwrap().logprobs, Some(top)),
+            None => refused(chat(&body), 400, "top_logprobs", "without the flag"),
+        }
+    }
+}
+
+#[test]
+fn no_token_may_be_asked_for_only_with_an_echo() {
+    let request = completion(&json!({"prompt": "hi", "echo": true, "max_tokens": 0, "logprobs": 1})).unwrap();
+    assert_eq!((request.echo, request.max_tokens, request.logprobs), (true, Some(0), Some(1)));
+    assert!(completion(&json!({"prompt": "hi", "echo": true})).unwrap().max_tokens.is_none());
+    refused(completion(&json!({"prompt": "hi", "max_tokens": 0})), 400, "max_tokens", "alone");
+    refused(completion(&json!({"prompt": "hi", "echo": 1})), 400, "echo", "no flag");
+    refused(
+        completion(&json!({"prompt": "hi", "echo": true, "max_tokens": -1})),
+        400,
+        "max_tokens",
+        "negative",
+    );
+    let chat_body = |echo: bool| json!({"messages": [{"role": "user", "content": "a"}], "echo": echo});
+    refused(chat(&chat_body(true)), 422, "echo", "a chat");
+    assert!(chat(&chat_body(false)).is_ok());
 }
 
 #[test]
@@ -391,9 +425,11 @@ fn tools_and_chat_options() {
         ("functions", json!([{"name": "f"}]), 422),
         ("functions", json!([]), 200),
         ("function_call", json!("none"), 200),
-        ("continue_final_message", json!(true), 422),
+        ("continue_final_message", json!(true), 200),
+        ("documents", json!([{"text": "a"}]), 200),
+        ("documents", json!(["secret"]), 400),
         ("continue_final_message", json!(false), 200),
-        ("include_reasoning", json!(false), 422),
+        ("include_reasoning", json!(false), 200),
         ("include_reasoning", json!(true), 200),
         ("reasoning_effort", json!("none"), 200),
         ("reasoning_effort", json!(3), 400),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokenrouter_scheduler::FinishReason;
 
 /// The events of a stream, the closing one taken off.
-fn events(out: &[u8]) -> Vec<Value> {
+pub(super) fn events(out: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(out).unwrap();
     let mut events: Vec<&str> = text.split("\n\n").collect();
     assert_eq!(events.pop(), Some(""), "the stream ends with an empty line");
