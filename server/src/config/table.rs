@@ -350,7 +350,12 @@ const FAULTS: &[Key] = &[
         "When a model is lost: fail the requests that need it, or go on with the other model and say so in the answer.",
     )
     .flag("on-peer-loss"),
-    Key::new("step_timeout_s", Seconds, "0", "A model whose step takes longer counts as lost; 0: no limit."),
+    Key::new(
+        "step_timeout_s",
+        Seconds,
+        "60",
+        "A model counts as lost while a step of it takes longer than this per 64 tokens fed; 0: no limit.",
+    ),
 ];
 
 const LOG: &[Key] = &[
