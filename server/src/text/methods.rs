@@ -12,6 +12,8 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined)
             || (value.kind() == ValueKind::Iterable && value.len().is_some())
     });
+    environment
+        .add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
 }
 
