@@ -13,8 +13,9 @@ use support::process::{ServerProcess, demo_config};
 const LISTS: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offset"];
 
 fn server(steps: usize) -> ServerProcess {
-    let config = demo_config("name = \"r-stitch\"\nthreshold = 0.03", "");
-    let config = config.replace("[[model]]", &format!("[[model]]\nmax_step_tokens = {steps}"));
+    let (config, rows) = (demo_config("name = \"r-stitch\"\nthreshold = 0.03", ""), steps.min(32));
+    let config =
+        config.replace("[[model]]", &format!("[[model]]\nmax_step_tokens = {steps}\nmax_batch = {rows}"));
     let server = ServerProcess::start(&config);
     // It answers while the models are being loaded.
     while get(server.http, "/ready").status != 200 {
