@@ -10,11 +10,13 @@ use crate::cli::tell;
 use crate::config::{Config, ServerSection};
 use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
+use crate::metrics::Throughput;
 use crate::net::{Access, App, Loaded, NetConfig, Secret, Server, ServerControl, TlsFiles};
 
 /// Bound sockets and a running engine.
 pub struct Started {
     server: Loaded,
+    models: Vec<String>,
     plan: String,
     thresholds: Vec<String>,
     name: String,
@@ -33,11 +35,14 @@ impl Started {
         let waker = server.waker();
         let server = server.answer_loading().map_err(|e| e.to_string())?;
         let deployment = deploy::start(config, registry, Box::new(waker))?;
+        watch(config, &deployment)?;
         let plan = deployment.engine.info.plan_table.clone();
+        let models = deploy::model_lines(config, &deployment.engine.info).collect();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
         let props = props(&deployment);
-        let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
+        let frontend =
+            ApiFrontend::new(deployment.limits, deployment.context.clone()).logging_texts(config.log.prompts);
         let app = App {
             engine: deployment.engine,
             frontend: Arc::new(frontend),
@@ -46,11 +51,13 @@ impl Started {
         };
         let server = server.finish(app).map_err(|e| e.to_string())?;
         let scheme = if config.server.tls_cert.is_some() { "https" } else { "http" };
-        Ok(Started { server, plan, thresholds, name, scheme })
+        Ok(Started { server, models, plan, thresholds, name, scheme })
     }
 
     /// Prints the memory plan, which thresholds are in force, and the addresses to stderr.
     pub fn announce(self) -> Self {
+        tell(&format!("tokenrouter {}", env!("CARGO_PKG_VERSION")));
+        self.models.iter().for_each(|line| tell(line));
         tell(self.plan.trim_end());
         for line in &self.thresholds {
             tell(line);
@@ -87,6 +94,14 @@ impl Started {
         self.server.run().map_err(|e| e.to_string())?;
         Ok(())
     }
+}
+
+/// The throughput lines of the log.
+fn watch(config: &Config, deployment: &Deployment) -> Result<(), String> {
+    let Some(every) = config.log.throughput_every() else { return Ok(()) };
+    let names = deployment.context.models.clone();
+    Throughput::start(&deployment.engine.status, names, every)
+        .map_err(|e| format!("no thread for the throughput lines: {e}"))
 }
 
 /// What clients that set themselves up by it want to know: what runs, and how much fits.

@@ -405,7 +405,7 @@ impl Dispatcher {
                 ClientEvent::Refused { client, error } => {
                     self.traffic.forget(client);
                     if let Some((id, choice)) = self.clients.get(&client).copied() {
-                        let refusal = exchange::refused(&error);
+                        let refusal = exchange::refused(&error, &self.engine.info.models);
                         self.count_refusal(&refusal);
                         if let Some(Exchange { phase: Phase::Running(run), .. }) = self.exchanges.get_mut(&id)
                         {
@@ -474,7 +474,7 @@ impl Dispatcher {
         {
             self.traffic.count(client, *model);
         }
-        let outcome = run.apply(choice, event, &mut bytes);
+        let outcome = run.apply(choice, event, &self.engine.info.models, &mut bytes);
         let done = matches!(outcome, Outcome::Done);
         if run.stream && (done || !bytes.is_empty()) {
             if out.wants_headers(exchange.conn) {
