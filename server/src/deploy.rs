@@ -1,18 +1,18 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
 mod routes;
+mod settings;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{
-    EngineConfig, EngineError, EngineHandle, EngineModel, FaultOptions, ModelInfo, RouteInfo,
-};
+use tokenrouter_engine::{EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
 use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
 use crate::config::{Config, DeviceName};
+use crate::sources;
 use crate::text::{TextModel, check_pair};
 
 /// A started deployment without sockets.
@@ -36,25 +36,50 @@ pub fn start(
     registry: &Registry,
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<Deployment, String> {
+    let config = &sources::resolve(config)?;
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
     let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| refusal(&e))?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
+    let routes: Vec<_> = engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect();
     let limits = ApiLimits {
         max_n: config.server.max_n,
         max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
+        chat: settings::chat(config, &text),
+        routing: settings::routing(config, routes.clone()),
         ..ApiLimits::new(&text, engine.info.context_len, names)
     };
     let context = Arc::new(AnswerContext {
         text: text.clone(),
         eos_ids: engine.info.eos_ids.clone(),
-        routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
+        routes,
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
-        prices: Vec::new(),
+        prices: config.models.iter().map(|m| m.price).collect(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
+}
+
+/// What a start would find, without one: everything is opened and checked, nothing is allocated and no device is asked.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The memory plan as a table, or what each GPU would hold.
+    pub plan: String,
+    /// Which thresholds are in force.
+    pub thresholds: Vec<String>,
+}
+
+/// Checks a deployment as [`start`] does: checkpoints, tokenizers, router files, routers, shapes, memory.
+///
+/// # Errors
+/// As `start`.
+pub fn check(config: &Config, registry: &Registry) -> Result<Checked, String> {
+    let config = &sources::resolve(config)?;
+    let text = load_text(config)?;
+    let checked =
+        tokenrouter_engine::check(&engine_config(config, &text)?, registry).map_err(|e| refusal(&e))?;
+    Ok(Checked { plan: checked.plan, thresholds: threshold_lines(&checked.routes).collect() })
 }
 
 /// A refusal of the engine; a threshold that nobody gives is said with every place that could give it.
@@ -113,7 +138,8 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
 fn load_text(config: &Config) -> Result<TextModel, String> {
     let (entry, others) = config.models.split_first().ok_or("no model is configured")?;
     let named = |name: &str, e: &dyn std::fmt::Display| format!("model \"{name}\": {e}");
-    let text = TextModel::load(&entry.path).map_err(|e| named(&entry.name, &e))?;
+    let text =
+        TextModel::load_with(&entry.path, &settings::text(config)).map_err(|e| named(&entry.name, &e))?;
     for model in others {
         let other = TextModel::load(&model.path).map_err(|e| named(&model.name, &e))?;
         check_pair((&entry.name, &text), (&model.name, &other))
@@ -155,7 +181,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
-        faults: FaultOptions::default(),
+        faults: settings::faults(config),
     })
 }
 

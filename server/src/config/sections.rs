@@ -142,6 +142,8 @@ pub struct ChatSection {
     pub reasoning_field: ReasoningField,
     /// How tool calls are told from the answer.
     pub tool_parser: ToolParser,
+    /// Whether texts of messages are kept from becoming control tokens.
+    pub guard_text: bool,
     /// Whether a request may bring its own template.
     pub allow_request_template: bool,
 }

@@ -333,6 +333,12 @@ const CHAT: &[Key] = &[
         "How tool calls are told from the answer; `auto` goes by the chat template.",
     )
     .flag("tool-call-parser"),
+    Key::new(
+        "guard_text",
+        Bool,
+        "true",
+        "Whether the texts of messages are kept from becoming control tokens; without, a user's `<|im_end|>` ends a turn.",
+    ),
     Key::new("allow_request_template", Bool, "false", "Whether a request may bring its own `chat_template`."),
 ];
 
@@ -344,7 +350,13 @@ const FAULTS: &[Key] = &[
         "When a model is lost: fail the requests that need it, or go on with the other model and say so in the answer.",
     )
     .flag("on-peer-loss"),
-    Key::new("step_timeout_s", Seconds, "0", "A model whose step takes longer counts as lost; 0: no limit."),
+    Key::new(
+        "step_timeout_s",
+        Seconds,
+        "60",
+        "A model whose step of up to 64 fed tokens takes longer counts as lost; a larger step gets as much more as it \
+         feeds. 0: no limit.",
+    ),
 ];
 
 const LOG: &[Key] = &[
