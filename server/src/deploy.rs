@@ -1,19 +1,24 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
+mod chat;
+mod check;
 mod routes;
-mod settings;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tokenrouter_engine::{EngineConfig, EngineError, EngineHandle, EngineModel, ModelInfo, RouteInfo};
-use tokenrouter_scheduler::ModelId;
+use tokenrouter_engine::{
+    EngineConfig, EngineError, EngineHandle, EngineInfo, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+};
 use tokenrouter_scheduler::router::{Registry, RouterError};
+use tokenrouter_scheduler::{ModelId, PeerLoss};
 
-use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::{Config, DeviceName};
+use crate::api::{AnswerContext, ApiLimits, RoutingLimits, ServedModel, ServedRoute};
+use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss, RequestLimitsSection};
 use crate::sources;
 use crate::text::{TextModel, check_pair};
+
+pub use check::{Checked, check};
 
 /// A started deployment without sockets.
 pub struct Deployment {
@@ -46,8 +51,8 @@ pub fn start(
     let limits = ApiLimits {
         max_n: config.server.max_n,
         max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
-        chat: settings::chat(config, &text),
-        routing: settings::routing(config, routes.clone()),
+        chat: chat::settings(&config.chat, &text),
+        routing: routing_limits(&config.request_limits, routes.clone()),
         ..ApiLimits::new(&text, engine.info.context_len, names)
     };
     let context = Arc::new(AnswerContext {
@@ -55,31 +60,20 @@ pub fn start(
         eos_ids: engine.info.eos_ids.clone(),
         routes,
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
-        prices: config.models.iter().map(|m| m.price).collect(),
+        prices: config.models.iter().map(|model| model.price).collect(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
 }
 
-/// What a start would find, without one: everything is opened and checked, nothing is allocated and no device is asked.
-#[derive(Clone, Debug)]
-pub struct Checked {
-    /// The memory plan as a table, or what each GPU would hold.
-    pub plan: String,
-    /// Which thresholds are in force.
-    pub thresholds: Vec<String>,
-}
-
-/// Checks a deployment as [`start`] does: checkpoints, tokenizers, router files, routers, shapes, memory.
-///
-/// # Errors
-/// As `start`.
-pub fn check(config: &Config, registry: &Registry) -> Result<Checked, String> {
-    let config = &sources::resolve(config)?;
-    let text = load_text(config)?;
-    let checked =
-        tokenrouter_engine::check(&engine_config(config, &text)?, registry).map_err(|e| refusal(&e))?;
-    Ok(Checked { plan: checked.plan, thresholds: threshold_lines(&checked.routes).collect() })
+/// What requests may set about routing.
+fn routing_limits(section: &RequestLimitsSection, routes: Vec<ServedRoute>) -> RoutingLimits {
+    RoutingLimits {
+        threshold: section.threshold,
+        max_llm_fraction: section.max_llm_fraction,
+        router: section.router,
+        routes,
+    }
 }
 
 /// A refusal of the engine; a threshold that nobody gives is said with every place that could give it.
@@ -138,8 +132,8 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
 fn load_text(config: &Config) -> Result<TextModel, String> {
     let (entry, others) = config.models.split_first().ok_or("no model is configured")?;
     let named = |name: &str, e: &dyn std::fmt::Display| format!("model \"{name}\": {e}");
-    let text =
-        TextModel::load_with(&entry.path, &settings::text(config)).map_err(|e| named(&entry.name, &e))?;
+    let text = TextModel::load_with(&entry.path, &chat::text_options(&config.chat))
+        .map_err(|e| named(&entry.name, &e))?;
     for model in others {
         let other = TextModel::load(&model.path).map_err(|e| named(&model.name, &e))?;
         check_pair((&entry.name, &text), (&model.name, &other))
@@ -181,8 +175,28 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
-        faults: settings::faults(config),
+        faults: fault_options(&config.faults),
     })
+}
+
+/// What each model is: its class, types, vocabulary and where it runs.
+pub fn model_lines(config: &Config, info: &EngineInfo) -> impl Iterator<Item = String> {
+    let on_gpu = config.device == DeviceName::Cuda;
+    config.models.iter().zip(&info.models).map(move |(model, info)| {
+        let place = if on_gpu { format!("GPU {:?}", model.devices) } else { "CPU".to_owned() };
+        let ModelInfo { name, architecture, dtypes, vocab, context_len, .. } = info;
+        format!(
+            "model {name}: {architecture}, {dtypes}, vocabulary {vocab}, context {context_len}, on {place}"
+        )
+    })
+}
+
+fn fault_options(section: &FaultsSection) -> FaultOptions {
+    let on_peer_loss = match section.on_peer_loss {
+        OnPeerLoss::Fail => PeerLoss::Fail,
+        OnPeerLoss::Continue => PeerLoss::Continue,
+    };
+    FaultOptions { on_peer_loss, step_timeout: section.step_timeout() }
 }
 
 /// For each route that has a threshold: which one won, from the configuration, the router file or the algorithm's paper.

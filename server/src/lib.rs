@@ -20,6 +20,7 @@ pub mod deploy;
 pub mod eval;
 pub mod frontend;
 pub mod generate;
+mod logging;
 mod metrics;
 pub mod net;
 pub mod pages;

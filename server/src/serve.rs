@@ -4,22 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokenrouter_scheduler::router::Registry;
 
 use crate::cli::tell;
 use crate::config::{Config, ServerSection};
 use crate::deploy::{self, Deployment};
 use crate::frontend::ApiFrontend;
-use crate::net::{Access, App, Loading, NetConfig, Secret, Server, ServerControl, TlsFiles};
+use crate::metrics::Throughput;
+use crate::net::{Access, App, Loaded, NetConfig, Secret, Server, ServerControl, TlsFiles};
 
 /// Bound sockets and a running engine.
 pub struct Started {
-    server: Loading,
-    app: App,
+    server: Loaded,
+    models: Vec<String>,
     plan: String,
     thresholds: Vec<String>,
     name: String,
+    /// `http` or `https`.
+    scheme: &'static str,
 }
 
 impl Started {
@@ -33,28 +35,35 @@ impl Started {
         let waker = server.waker();
         let server = server.answer_loading().map_err(|e| e.to_string())?;
         let deployment = deploy::start(config, registry, Box::new(waker))?;
+        watch(config, &deployment)?;
         let plan = deployment.engine.info.plan_table.clone();
+        let models = deploy::model_lines(config, &deployment.engine.info).collect();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
         let props = props(config, &deployment);
-        let frontend = ApiFrontend::new(deployment.limits, deployment.context.clone());
+        let frontend =
+            ApiFrontend::new(deployment.limits, deployment.context.clone()).logging_texts(config.log.prompts);
         let app = App {
             engine: deployment.engine,
             frontend: Arc::new(frontend),
             routes: deployment.context.routes.clone(),
             props,
         };
-        Ok(Started { server, app, plan, thresholds, name })
+        let server = server.finish(app).map_err(|e| e.to_string())?;
+        let scheme = if config.server.tls_cert.is_some() { "https" } else { "http" };
+        Ok(Started { server, models, plan, thresholds, name, scheme })
     }
 
     /// Prints the memory plan, which thresholds are in force, and the addresses to stderr.
     pub fn announce(self) -> Self {
+        tell(&format!("tokenrouter {}", env!("CARGO_PKG_VERSION")));
+        self.models.iter().for_each(|line| tell(line));
         tell(self.plan.trim_end());
         for line in &self.thresholds {
             tell(line);
         }
         if let Some(at) = self.http_addr() {
-            tell(&format!("serving \"{}\" on http://{at}", self.name));
+            tell(&format!("serving \"{}\" on {}://{at}", self.name, self.scheme));
         }
         if let Some(at) = self.tcp_addr() {
             tell(&format!("raw TCP (one JSON request per line) on {at}"));
@@ -82,9 +91,17 @@ impl Started {
     /// # Errors
     /// When the event loop fails.
     pub fn run(self) -> Result<(), String> {
-        self.server.run(self.app).map_err(|e| e.to_string())?;
+        self.server.run().map_err(|e| e.to_string())?;
         Ok(())
     }
+}
+
+/// The throughput lines of the log.
+fn watch(config: &Config, deployment: &Deployment) -> Result<(), String> {
+    let Some(every) = config.log.throughput_every() else { return Ok(()) };
+    let names = deployment.context.models.clone();
+    Throughput::start(&deployment.engine.status, names, every)
+        .map_err(|e| format!("no thread for the throughput lines: {e}"))
 }
 
 /// What clients that set themselves up by it want to know: what runs, how much fits, and the configuration without
@@ -94,11 +111,14 @@ fn props(config: &Config, deployment: &Deployment) -> Vec<u8> {
     let models: Vec<_> = info
         .models
         .iter()
-        .map(|model| json!({"name": model.name, "max_model_len": model.context_len}))
+        .map(|model| serde_json::json!({"name": model.name, "max_model_len": model.context_len}))
         .collect();
-    let routes: Vec<_> =
-        info.routes.iter().map(|route| json!({"name": route.name, "algorithm": route.router})).collect();
-    let props = json!({
+    let routes: Vec<_> = info
+        .routes
+        .iter()
+        .map(|route| serde_json::json!({"name": route.name, "algorithm": route.router}))
+        .collect();
+    let props = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"), "max_model_len": info.context_len,
         "capacity_tokens": info.capacity_tokens, "models": models, "routes": routes,
         // The names that clients of llama.cpp read.
@@ -108,14 +128,36 @@ fn props(config: &Config, deployment: &Deployment) -> Vec<u8> {
     props.to_string().into_bytes()
 }
 
+/// Keys of the configuration and of its file, and the origins of pages.
+fn access(section: &ServerSection) -> Result<Access, String> {
+    let mut keys: Vec<Secret> = section.api_keys.iter().map(Secret::new).collect();
+    if let Some(path) = &section.api_key_file {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("server.api_key_file: {}: {error}", path.display()))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let before = keys.len();
+        keys.extend(lines.map(Secret::new));
+        if keys.len() == before {
+            return Err(format!("server.api_key_file: there is no key in {}", path.display()));
+        }
+    }
+    Ok(Access::new(keys, section.cors_origins.clone()))
+}
+
+fn tls(section: &ServerSection) -> Result<Option<TlsFiles>, String> {
+    match (&section.tls_cert, &section.tls_key) {
+        (None, None) => Ok(None),
+        (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone() })),
+        (Some(_), None) => Err("server.tls_cert needs server.tls_key beside it".into()),
+        (None, Some(_)) => Err("server.tls_key needs server.tls_cert beside it".into()),
+    }
+}
+
 /// What the network thread is told.
-///
-/// # Errors
-/// A file of keys that cannot be read, or that holds none.
-fn net_config(all: &Config) -> Result<NetConfig, String> {
-    let section = &all.server;
+fn net_config(config: &Config) -> Result<NetConfig, String> {
+    let section = &config.server;
+    let log_prompts = config.log.prompts;
     let seconds = Duration::from_secs_f64;
-    let tls = section.tls_cert.clone().zip(section.tls_key.clone());
     let mut config = NetConfig {
         http: Some(section.http),
         tcp: section.tcp,
@@ -123,10 +165,10 @@ fn net_config(all: &Config) -> Result<NetConfig, String> {
         max_line_requests: section.max_line_requests,
         tokenizer_threads: section.tokenizer_threads,
         max_waiting: section.max_waiting,
-        access: Arc::new(Access::new(api_keys(section)?, section.cors_origins.clone())),
+        access: Arc::new(access(section)?),
         metrics_need_key: section.metrics_need_key,
-        tls: tls.map(|(cert, key)| TlsFiles { cert, key }),
-        log_prompts: all.log.prompts,
+        tls: tls(section)?,
+        log_prompts,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;
@@ -140,62 +182,42 @@ fn net_config(all: &Config) -> Result<NetConfig, String> {
     Ok(config)
 }
 
-/// The keys of the configuration and of its file. A file that was meant to close the server must not leave it open.
-fn api_keys(section: &ServerSection) -> Result<Vec<Secret>, String> {
-    let mut keys: Vec<Secret> = section.api_keys.iter().map(Secret::new).collect();
-    if let Some(path) = &section.api_key_file {
-        let fail = |why: &dyn std::fmt::Display| format!("server.api_key_file: {}: {why}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let before = keys.len();
-        keys.extend(lines.map(Secret::new));
-        if keys.len() == before {
-            return Err(fail(&"it holds no key"));
-        }
-    }
-    Ok(keys)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::text::fixtures::TempDir;
 
-    fn config(server: &str, base: &Path) -> Config {
-        let text = format!("[[model]]\nname = \"one\"\npath = \"x\"\n[server]\n{server}");
-        Config::parse(&text, base).expect("good")
-    }
-
     #[test]
-    fn keys_come_from_the_list_and_from_the_file() {
+    fn keys_come_from_the_configuration_and_from_a_file() {
         let dir = TempDir::new();
-        dir.write("keys", "# clients\n\n  sk-two  \nsk-three\n").write("none", "# nobody\n\n");
-        let net = net_config(&config("api_keys = [\"sk-one\"]\napi_key_file = \"keys\"", dir.path()))
-            .expect("good");
-        for key in ["sk-one", "sk-two", "sk-three"] {
-            assert!(net.access.accepts(&Secret::new(key)), "{key}");
+        dir.write("keys", "# people\n\n  sk-a  \nsk-b\n").write("none", "# nobody\n");
+        let with_file = |name: &str| {
+            let section = ServerSection {
+                api_keys: vec!["sk-c".into()],
+                api_key_file: Some(dir.path().join(name)),
+                ..ServerSection::default()
+            };
+            access(&section)
+        };
+        let keys = with_file("keys").unwrap();
+        for (key, right) in [("sk-a", true), ("sk-b", true), ("sk-c", true), ("# people", false), ("", false)]
+        {
+            assert_eq!(keys.accepts(&Secret::new(key)), right, "{key}");
         }
-        assert!(!net.access.accepts(&Secret::new("# clients")));
-        assert!(!net_config(&config("", dir.path())).expect("good").access.needs_key());
-        for (file, part) in [("none", "holds no key"), ("nowhere", "nowhere")] {
-            let error =
-                net_config(&config(&format!("api_key_file = \"{file}\""), dir.path())).expect_err(part);
-            assert!(error.contains("server.api_key_file") && error.contains(part), "{error}");
+        for bad in ["none", "absent"] {
+            assert!(with_file(bad).unwrap_err().starts_with("server.api_key_file: "), "{bad}");
         }
+        assert!(!access(&ServerSection::default()).unwrap().needs_key());
     }
 
     #[test]
-    fn times_and_limits_reach_the_network_thread() {
-        let text = "queue_timeout_s = 1.5\nwrite_timeout_s = 2\nkeep_alive_s = 3\ndrain_delay_s = 4\n\
-                    shutdown_timeout_s = 5\nstall_timeout_s = 6\nmax_line_requests = 7\ncors_origins = [\"*\"]";
-        let net = net_config(&config(text, Path::new(""))).expect("good");
-        let times = &net.timeouts;
-        assert_eq!(times.queue, Some(Duration::from_millis(1500)));
-        assert_eq!(times.request, None);
-        let found = [times.write, times.keep_alive, times.drain_delay, times.shutdown, times.stall];
-        assert_eq!(found.map(|t| t.as_secs()), [2, 3, 4, 5, 6]);
-        assert_eq!(net.max_line_requests, 7);
+    fn a_certificate_needs_its_key() {
+        let file = || Some(std::path::PathBuf::from("a.pem"));
+        let both = ServerSection { tls_cert: file(), tls_key: file(), ..ServerSection::default() };
+        assert!(tls(&both).unwrap().is_some());
+        for (cert, key) in [(file(), None), (None, file())] {
+            let one = ServerSection { tls_cert: cert, tls_key: key, ..ServerSection::default() };
+            assert!(tls(&one).unwrap_err().starts_with("server.tls_"));
+        }
     }
 }

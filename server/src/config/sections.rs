@@ -142,10 +142,10 @@ pub struct ChatSection {
     pub reasoning_field: ReasoningField,
     /// How tool calls are told from the answer.
     pub tool_parser: ToolParser,
-    /// Whether texts of messages are kept from becoming control tokens.
-    pub guard_text: bool,
     /// Whether a request may bring its own template.
     pub allow_request_template: bool,
+    /// Whether the texts of messages are kept from becoming control tokens.
+    pub guard_text: bool,
 }
 
 /// `chat.reasoning_parser`.
@@ -262,4 +262,13 @@ pub struct HubSection {
 /// Seconds that were checked; 0 is no limit.
 fn limit(seconds: f64) -> Option<Duration> {
     (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
+}
+
+/// The section of a configuration that says nothing about it, for tests.
+#[cfg(test)]
+impl Default for ServerSection {
+    fn default() -> Self {
+        let text = "[[model]]\nname = \"one\"\npath = \"x\"";
+        super::Config::parse(text, std::path::Path::new("")).expect("good").server
+    }
 }

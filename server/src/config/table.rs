@@ -333,13 +333,13 @@ const CHAT: &[Key] = &[
         "How tool calls are told from the answer; `auto` goes by the chat template.",
     )
     .flag("tool-call-parser"),
+    Key::new("allow_request_template", Bool, "false", "Whether a request may bring its own `chat_template`."),
     Key::new(
         "guard_text",
         Bool,
         "true",
-        "Whether the texts of messages are kept from becoming control tokens; without, a user's `<|im_end|>` ends a turn.",
+        "Whether the texts of messages stay text where they spell control tokens such as `<|im_end|>`.",
     ),
-    Key::new("allow_request_template", Bool, "false", "Whether a request may bring its own `chat_template`."),
 ];
 
 const FAULTS: &[Key] = &[
@@ -354,8 +354,7 @@ const FAULTS: &[Key] = &[
         "step_timeout_s",
         Seconds,
         "60",
-        "A model whose step of up to 64 fed tokens takes longer counts as lost; a larger step gets as much more as it \
-         feeds. 0: no limit.",
+        "A model counts as lost while a step of it takes longer than this per 64 tokens fed; 0: no limit.",
     ),
 ];
 
