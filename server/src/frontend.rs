@@ -10,7 +10,7 @@ use tokenrouter_scheduler::{FinishReason, Usage};
 
 use crate::api::{
     Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, RoutingReturn, Sink,
-    parse_chat, parse_completion, parse_line, prepare,
+    detokenize, parse_chat, parse_completion, parse_line, prepare, render, tokenize,
 };
 use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
@@ -90,6 +90,19 @@ impl Frontend for ApiFrontend {
         let ids = prompts.into_iter().map(|p| p.ids).collect();
         let answer = Answer::new(request, id, created, self.context.clone(), ids, sink);
         Ok(Prepared { choices, stream, answer: Box::new(Writer(answer, texts)) })
+    }
+
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (limits, text) = (&self.limits, &self.context.text);
+        let answer = match call {
+            ApiCall::Tokenize => tokenize(body, limits, text),
+            ApiCall::Detokenize => detokenize(body, limits, text),
+            ApiCall::Render => render(body, limits, text),
+            ApiCall::Completion | ApiCall::Chat | ApiCall::Line => {
+                Err(ApiError::engine("the engine answers this call"))
+            }
+        };
+        answer.map_err(|e| Refusal::from(&e))
     }
 }
 

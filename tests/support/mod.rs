@@ -6,6 +6,7 @@ pub mod asking;
 pub mod browser;
 pub mod dtmc;
 pub mod engine;
+pub mod faulty;
 pub mod heads;
 pub mod http;
 pub mod metrics;
