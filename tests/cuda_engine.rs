@@ -11,6 +11,8 @@ mod support;
 mod equality;
 #[path = "cuda_engine/faults.rs"]
 mod faults;
+#[path = "cuda_engine/logprobs.rs"]
+mod logprobs;
 #[path = "cuda_engine/numbers.rs"]
 mod numbers;
 #[path = "cuda_engine/pretend.rs"]

@@ -69,13 +69,36 @@ fn while_draining_it_is_healthy_and_not_ready() {
 
 /// Whoever asks while the models load is told so, or not let in; nobody sees an empty list.
 #[test]
-fn models_are_never_an_empty_list() {
-    let server = server("");
-    let list = get(server.http, "/v1/models").json();
-    let names: Vec<&str> =
-        list["data"].as_array().expect("a list").iter().map(|m| m["id"].as_str().expect("a name")).collect();
-    assert_eq!(names, ["demo", "small", "large"]);
-    assert_eq!(get(server.http, "/ready").status, 200, "who is let in is served");
+fn models_are_503_until_they_can_be_asked_and_never_an_empty_list() {
+    // A port that is free now: the test asks before the server has said where it is.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|s| s.local_addr()).expect("a port");
+    let config = demo_config("name = \"r-stitch\"\nthreshold = 0.03", "").replacen(
+        "http = \"127.0.0.1:0\"",
+        &format!("http = \"{port}\""),
+        1,
+    );
+    let started = std::thread::spawn(move || ServerProcess::start(&config));
+    let mut early = Vec::new();
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < until, "never ready; before: {early:?}");
+        let Ok(mut socket) = std::net::TcpStream::connect(port) else { continue };
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        socket.write_all(&request("GET", "/v1/models", b"")).expect("the server reads");
+        let answer = read_response(&mut BufReader::new(socket));
+        if answer.status == 200 {
+            let list = answer.json();
+            let names = list["data"].as_array().expect("a list").iter().map(|m| m["id"].clone());
+            assert_eq!(names.collect::<Vec<_>>(), ["demo", "small", "large"]);
+            break;
+        }
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert!(answer.header("retry-after").is_some() && answer.json()["error"]["message"].is_string());
+        early.push(get(port, "/ready").status);
+    }
+    println!("{} answers before it was ready", early.len());
+    let server = started.join().expect("it starts");
+    assert_eq!(get(server.http, "/ready").status, 200, "who is listed can be asked");
     server.stop();
 }
 

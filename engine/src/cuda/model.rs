@@ -7,6 +7,7 @@ use half::bf16;
 use tokenrouter_kernels::cuda::{
     Buffer, Communicator, CudaError, CudaStream, Event, Pinned, Ptr, stream_wait,
 };
+use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{RowFault, RowResult, TOP};
 
 use super::arena::Arena;
@@ -21,8 +22,10 @@ use super::stage::StepBlock;
 use super::start::padding_step;
 use super::weights::Weights;
 use crate::heads::cuda::CudaHeads;
+use crate::logprobs::MAX_LOGPROBS;
 use crate::model::{ModelOptions, OpenModel};
 use crate::ranks::{GraphKey, LaunchRecord, Room};
+use crate::scores::Scores;
 use crate::shard::Shard;
 use crate::step::Step;
 
@@ -73,6 +76,9 @@ pub(crate) struct CudaModel {
     block: StepBlock,
     results: Buffer<u32>,
     results_host: Pinned<u32>,
+    /// Scores of prompts, a piece of the layout of `score_map` after the other.
+    scores_host: Pinned<u32>,
+    score_map: ResultMap,
     arena: Arena,
     weights: Weights,
     attention: AttnLimits,
@@ -124,14 +130,16 @@ impl CudaModel {
         let weights = Weights::load(&context, &stream, config, spec.open.weights(), &shape)?;
         let attention = AttnLimits::new(&shape, partials);
         let (arena, arena_bytes) = Arena::new(&context, &stream, &shape, &attention)?;
-        let block = StepBlock::new(&context, &stream, &shape)?;
         // Only the shard that samples has heads: they read candidates and whole rows of logits.
         let heads = match spec.shard.index {
             0 => CudaHeads::new(&context.device, &stream, spec.open, shape.max_rows)?,
             _ => None,
         };
-        let top = TOP.max(heads.as_ref().map_or(0, |h| h.top() as usize));
+        let least_top = TOP.max(heads.as_ref().map_or(0, |h| h.top() as usize));
+        let block = StepBlock::new(&context, &stream, &shape, least_top as u32)?;
+        let top = least_top.max(usize::from(MAX_LOGPROBS));
         let results = ResultMap::new(shape.max_rows, top);
+        let pieces = if spec.shard.samples() { shape.max_tokens.div_ceil(shape.max_rows) } else { 0 };
         let bytes = ModelBytes {
             weights: weights.bytes,
             heads: heads.as_ref().map_or(0, CudaHeads::bytes),
@@ -148,6 +156,8 @@ impl CudaModel {
             block,
             results: Buffer::zeroed(&context.device, &stream, results.len)?,
             results_host: Pinned::new(&context.device, results.len, false)?,
+            scores_host: Pinned::new(&context.device, pieces * results.len, false)?,
+            score_map: results,
             arena,
             weights,
             attention,
@@ -295,17 +305,24 @@ impl CudaModel {
         if !self.shape.shard.samples() {
             return;
         }
-        let out = &mut room.results;
+        let Room { results: out, scores } = room;
         let words = self.results_host.as_slice();
         let broken = words[ResultMap::EMBED_FAULT] != 0;
         let results = Results { words, map: self.finished, flags: step.flags, ln_vocab: self.ln_vocab };
+        self.prompt_scores(step, scores);
         let first = out.len();
         let mut sampled = 0;
         for row in &step.rows {
             let mut result = RowResult::default();
             if row.sample.is_some() {
                 result = results.row(sampled);
+                if let Some(top) = row.sample.as_ref().and_then(|spec| spec.logprobs) {
+                    results.score(sampled, usize::from(top), scores);
+                }
                 sampled += 1;
+            }
+            if row.scored.clone().any(|place| scores.is_fault(place)) {
+                result.fault = result.fault.or(Some(RowFault::NonFinite));
             }
             if broken {
                 result.fault = Some(RowFault::Other("the device met a token id beyond the embedding"));
@@ -317,6 +334,24 @@ impl CudaModel {
         }
         for (row, fault) in self.block.faults() {
             out[first + row].fault = Some(*fault);
+        }
+    }
+
+    /// Reads the scores of prompts of the finished `step`.
+    fn prompt_scores(&self, step: &Step, scores: &mut Scores) {
+        let pieces = step.score_tokens.chunks(self.shape.max_rows);
+        let places = pieces.zip(self.scores_host.as_slice().chunks(self.score_map.len.max(1)));
+        let mut scored = step.rows.iter().filter(|row| !row.scored.is_empty()).peekable();
+        let mut place = 0;
+        for (piece, words) in places {
+            let results =
+                Results { words, map: self.score_map, flags: SignalFlags::NONE, ln_vocab: self.ln_vocab };
+            for row in 0..piece.len() {
+                while scored.next_if(|row| row.scored.end <= place).is_some() {}
+                let top = scored.peek().map_or(0, |row| row.score_top);
+                results.score(row, usize::from(top), scores);
+                place += 1;
+            }
         }
     }
 
@@ -379,7 +414,8 @@ impl CudaModel {
             Some(tokens) => unsafe { self.graphs.get(tokens)?.launch(&self.stream) }?,
             None => {
                 let (tokens, rows) = (step.ids.len() as u32, rows as u32);
-                let plan = Plan { tokens, rows, front, results, waves: self.block.waves() };
+                let scores = step.score_tokens.len() as u32;
+                let plan = Plan { tokens, rows, scores, front, results, waves: self.block.waves() };
                 // SAFETY: as above.
                 unsafe { self.forward().run(&plan) }?;
             }
@@ -439,6 +475,8 @@ impl CudaModel {
             map: self.block.map(),
             results: self.results.ptr(),
             results_host: &self.results_host,
+            scores_host: &self.scores_host,
+            score_map: &self.score_map,
             heads: self.heads.as_ref(),
             heads_host: &self.heads_host,
             comm: self.comm.as_ref(),

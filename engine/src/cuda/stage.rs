@@ -30,6 +30,8 @@ pub(super) struct StepBlock {
     entries: Vec<AttnRow>,
     faults: Vec<EarlyFault>,
     used: Used,
+    /// Largest logits that every step wants.
+    least_top: u32,
 }
 
 /// Words that travel.
@@ -42,11 +44,16 @@ struct Used {
 }
 
 impl StepBlock {
-    /// Allocates both halves.
+    /// Allocates both halves. Every step wants at least the `least_top` largest logits of its rows.
     ///
     /// # Errors
     /// What the driver says.
-    pub(super) fn new(context: &RankContext, stream: &CudaStream, shape: &Shape) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        context: &RankContext,
+        stream: &CudaStream,
+        shape: &Shape,
+        least_top: u32,
+    ) -> Result<Self, CudaError> {
         let map = BlockMap::new(shape);
         let (tokens, rows) = (shape.max_tokens, shape.max_rows);
         Ok(Self {
@@ -57,6 +64,7 @@ impl StepBlock {
             entries: Vec::with_capacity(most_entries(tokens, rows)),
             faults: Vec::with_capacity(rows),
             used: Used::default(),
+            least_top,
         })
     }
 
@@ -164,8 +172,9 @@ impl StepBlock {
     }
 
     fn fill_scores(&mut self, step: &Step, front: &Front, shape: &Shape) {
+        let least = self.least_top;
         let host = self.host.as_mut_slice();
-        host[Front::TOP] = step.most_top().map_or(0, u32::from).max(shape.least_top);
+        host[Front::TOP] = step.most_top().map_or(0, u32::from).max(least);
         put(host, front.score_tokens, &step.score_tokens);
         put(host, front.score_ids, &step.score_ids);
         for (piece, tokens) in step.score_tokens.chunks(shape.max_rows).enumerate() {

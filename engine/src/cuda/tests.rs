@@ -6,6 +6,7 @@ mod bounds;
 mod checkpoint;
 mod faults;
 mod heads;
+mod logprobs;
 mod ranks;
 mod sampling;
 mod support;

@@ -254,7 +254,7 @@ fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest
         2 => Some(Threshold::Value(0.5)),
         _ => None,
     };
-    NewRequest {
+    let mut request = NewRequest {
         client,
         prompt: (0..prompt_len).map(|_| random_token(random)).collect(),
         max_new_tokens,
@@ -268,7 +268,10 @@ fn random_request(random: &mut Random, routes: usize, client: u64) -> NewRequest
         priority: if random.chance(0.2) { random.range(0, 2) as i32 - 1 } else { 0 },
         cache_salt: random.chance(0.1).then(|| random.range(0, 1)),
         ..NewRequest::default()
-    }
+    };
+    // Without a draw, so that everything else stays as it is.
+    request.score_prompt = request.seed.is_multiple_of(6);
+    request
 }
 
 fn random_device(random: &mut Random, faults: f64) -> DeviceSpec {

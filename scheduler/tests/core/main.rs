@@ -9,4 +9,5 @@ mod prefix;
 mod readmission;
 mod rig;
 mod routing;
+mod scoring;
 mod steps;

@@ -334,6 +334,12 @@ const CHAT: &[Key] = &[
     )
     .flag("tool-call-parser"),
     Key::new("allow_request_template", Bool, "false", "Whether a request may bring its own `chat_template`."),
+    Key::new(
+        "guard_text",
+        Bool,
+        "true",
+        "Whether the texts of messages stay text where they spell control tokens such as `<|im_end|>`.",
+    ),
 ];
 
 const FAULTS: &[Key] = &[

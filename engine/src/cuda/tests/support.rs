@@ -14,6 +14,7 @@ use crate::cuda::context::RankContext;
 use crate::cuda::model::{CudaModel, ModelSpec};
 use crate::model::{Model, ModelOptions, OpenModel};
 use crate::ranks::{LaunchRecord, Room};
+use crate::scores::Scores;
 use crate::shard::Shard;
 use crate::step::{RowSampling, SampleSpec, Step, StepLimits};
 
@@ -128,6 +129,29 @@ pub(super) fn step_with(rows: &[TestRow<'_>], stops: &[u32], mask: bool) -> Box<
         step.push_row(row.tokens, row.fed.clone(), row.pages, sample);
     }
     Box::new(step)
+}
+
+/// The step with scores of the tokens behind `fed`, what its first row feeds.
+pub(super) fn with_scores(
+    mut step: Box<Step>,
+    tokens: &[u32],
+    fed: std::ops::Range<usize>,
+    top: u8,
+) -> Box<Step> {
+    let rows = step.rows.split_off(1);
+    let count = fed.len();
+    step.score_row(tokens, fed.clone(), fed, top);
+    // The row's tokens stand first here, and not last.
+    step.score_tokens = (0..count as u32).collect();
+    step.rows.extend(rows);
+    step
+}
+
+/// Entry `index` as bits: its value, then the likeliest ids and theirs.
+pub(super) fn score_bits(scores: &Scores, index: usize) -> Vec<u32> {
+    let entry = scores.get(index).expect("a number");
+    let top = entry.top.iter().flat_map(|(id, logprob)| [*id, logprob.to_bits()]);
+    std::iter::once(entry.logprob.to_bits()).chain(top).collect()
 }
 
 /// Runs a step as the rank loop does, in `graph` or uncaptured.

@@ -45,7 +45,7 @@ impl FakeEngine {
             vocab: 256,
             context_len: 512,
             eos_ids: vec![0],
-            heads: Vec::new(),
+            ..ModelInfo::default()
         };
         let info = EngineInfo {
             models: vec![model],

@@ -6,6 +6,7 @@ mod frontend;
 mod keys;
 mod limits;
 mod lines;
+mod log;
 mod metrics;
 mod misuse;
 mod paths;
