@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::http::{get, post};
 use support::metrics::Scrape;
 use support::process::{ServerProcess, demo_config};
-use support::{problems, rendered};
+use support::{problems, rendered, root, skip};
 
 fn server(scheduling: &str) -> ServerProcess {
     let router = format!("name = \"r-stitch\"\nthreshold = 0.03\n{scheduling}");
@@ -110,5 +110,60 @@ fn the_status_endpoint_says_how_steps_are_scheduled() {
         assert!(Instant::now() < until, "{estimates} after {used}");
         std::thread::sleep(Duration::from_millis(5));
     }
+    server.stop();
+}
+
+/// Prometheus' own parser reads the page, and the sums agree after ends of every kind: with and without a stop string, by a
+/// client that leaves, alone and routed.
+#[test]
+fn the_reference_parser_reads_the_page_and_the_sums_agree() {
+    let Some(python) = std::env::var_os("TOKENROUTER_CLIENT_PYTHON") else {
+        return skip("TOKENROUTER_CLIENT_PYTHON names no Python with tests/clients/requirements.txt");
+    };
+    let server = server("");
+    let prompt = rendered(&problems(1)[0].prompt);
+    let more = [
+        json!({}),
+        json!({"model": "small", "n": 2, "seed": 1, "temperature": 1}),
+        json!({"stop": ["a"], "stream": true}),
+        json!({"stop": ["."], "max_tokens": 3}),
+    ];
+    for extra in more {
+        let mut body = json!({"prompt": prompt, "max_tokens": 60, "temperature": 0});
+        let fields = body.as_object_mut().expect("an object");
+        fields.extend(extra.as_object().expect("an object").clone());
+        assert_eq!(post(server.http, "/v1/completions", &body).status, 200);
+    }
+    assert_eq!(post(server.http, "/v1/completions", &json!({"prompt": []})).status, 400);
+    let body = json!({"prompt": prompt, "max_tokens": 400, "ignore_eos": true, "stream": true}).to_string();
+    let mut gone = support::http::connect(server.http);
+    let asked = support::http::request("POST", "/v1/completions", body.as_bytes());
+    std::io::Write::write_all(&mut gone, &asked).expect("the server reads");
+    std::io::Read::read_exact(&mut gone, &mut [0; 64]).expect("an answer begins");
+    drop(gone);
+    let until = Instant::now() + Duration::from_secs(60);
+    let ended = |page: &Scrape| -> f64 {
+        page.family("vllm:request_success_total").iter().map(|(_, value)| value).sum()
+    };
+    while ended(&Scrape::new(server.http)) < 6.0 {
+        assert!(Instant::now() < until, "the client that left is still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = std::process::Command::new(python)
+        .arg(root().join("tests/clients/metrics_page.py"))
+        .arg(format!("http://{}", server.http))
+        .output()
+        .expect("python runs");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let page = Scrape::new(server.http);
+    assert_eq!(
+        page.get("http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"4xx\"}"),
+        1.0
+    );
+    assert_eq!(
+        page.get("http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"}"),
+        5.0
+    );
     server.stop();
 }

@@ -185,10 +185,14 @@ pub struct Report {
 }
 
 /// One model as the server shows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ModelInfo {
     /// Name from the configuration.
     pub name: String,
+    /// Its class, as the checkpoint names it.
+    pub architecture: &'static str,
+    /// Types of its weights (those of the output matrix) and of its cache, for people.
+    pub dtypes: String,
     /// Rows of its embedding, padding included.
     pub vocab: usize,
     /// Longest context it was configured for, in tokens.

@@ -307,12 +307,15 @@ fn engine_info(
     let capacity_tokens = pages * PAGE_TOKENS;
     // A request's whole lifetime must fit the cache, so more than that is no context to offer.
     let context_len = options.first().map_or(0, |o| o.context_len).min(capacity_tokens);
+    let kv_dtype = options.first().map_or(DType::F16, |o| o.kv_dtype);
     let models: Vec<ModelInfo> = config
         .models
         .iter()
         .zip(open)
         .map(|(named, model)| ModelInfo {
             name: named.name.clone(),
+            architecture: model.config().architecture.class_name(),
+            dtypes: format!("weights {}, cache {}", model.dtype().name(), kv_dtype.name()),
             vocab: model.config().vocab_size,
             context_len: model.config().context_len(usize::MAX),
             eos_ids: model.config().eos_ids.clone(),

@@ -5,12 +5,12 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
+use tokenrouter_server::net::NetConfig;
 use tokenrouter_server::net::conn::{HttpConn, Next};
 use tokenrouter_server::net::http::HttpLimits;
 use tokenrouter_server::net::http::head::Head;
 use tokenrouter_server::net::http::parse::HttpRequest;
 use tokenrouter_server::net::http::write::{Headers, Response};
-use tokenrouter_server::net::NetConfig;
 
 /// Small limits, so that short inputs pass them.
 const LIMITS: HttpLimits = HttpLimits { request_line: 200, head: 1000, body: 600 };

@@ -40,6 +40,7 @@ static FRONT_END: LazyLock<(ApiFrontend, usize)> = LazyLock::new(|| {
         text,
         routes: vec![route],
         models: vec!["m0".into(), "m1".into()],
+        prices: Vec::new(),
         system_fingerprint: "fp".into(),
     };
     (ApiFrontend::new(limits, Arc::new(context)), vocab)

@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
-use crate::config::{Config, DeviceName, Overrides};
-use crate::{calibrate, config, convert, demo, eval, generate, paint, plan, serve, simulate};
+use crate::config::{Config, DeviceName, LogFormat, Overrides};
+use crate::{calibrate, config, convert, demo, eval, generate, logging, paint, plan, serve, simulate};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -111,7 +111,6 @@ pub struct GenerateArgs {
 /// Runs the command line with the routers of `registry`. A binary with its own router registers it and calls this.
 pub fn run(registry: &Registry) -> ExitCode {
     let cli = Cli::parse();
-    init_logging();
     match run_command(cli.command, cli.device, registry) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -122,6 +121,10 @@ pub fn run(registry: &Registry) -> ExitCode {
 }
 
 fn run_command(command: CliCommand, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
+    if !matches!(command, CliCommand::Serve(_)) {
+        // What has no section of the configuration for it logs as by default.
+        logging::start(LogFormat::default(), "info")?;
+    }
     match command {
         CliCommand::Demo(args) => demo::run(&args, device, registry),
         CliCommand::Serve(args) => serve_file(&args, device, registry),
@@ -144,20 +147,7 @@ pub(crate) fn tell(line: &str) {
 fn serve_file(args: &ServeArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let flags = args.overrides.clone().and("--device", "device", device.map(|device| device.name().into()));
     let config = Config::load_with(args.config.as_deref(), &flags)?;
+    logging::start(config.log.format, &config.log.level)?;
     config.warnings().iter().for_each(|warning| tell(&format!("warning: {warning}")));
     serve::Started::new(&config, registry)?.announce().run()
-}
-
-/// Logs go to stderr; `TOKENROUTER_LOG` sets the level as tracing filters do (default `info`).
-fn init_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TOKENROUTER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // A log that cannot be written is no reason to stop: by default its error is printed to the same place, and
-    // that panics. A second initialisation (a program that embeds the server) keeps the first.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .log_internal_errors(false)
-        .try_init();
 }

@@ -1,18 +1,19 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
+mod chat;
 mod routes;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tokenrouter_engine::{
-    EngineConfig, EngineError, EngineHandle, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+    EngineConfig, EngineError, EngineHandle, EngineInfo, EngineModel, FaultOptions, ModelInfo, RouteInfo,
 };
-use tokenrouter_scheduler::ModelId;
 use tokenrouter_scheduler::router::{Registry, RouterError};
+use tokenrouter_scheduler::{ModelId, PeerLoss};
 
 use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::{Config, DeviceName};
+use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss};
 use crate::text::{TextModel, check_pair};
 
 /// A started deployment without sockets.
@@ -44,6 +45,7 @@ pub fn start(
     let limits = ApiLimits {
         max_n: config.server.max_n,
         max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
+        chat: chat::settings(&config.chat, &text),
         ..ApiLimits::new(&text, engine.info.context_len, names)
     };
     let context = Arc::new(AnswerContext {
@@ -51,7 +53,7 @@ pub fn start(
         eos_ids: engine.info.eos_ids.clone(),
         routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
-        prices: Vec::new(),
+        prices: config.models.iter().map(|model| model.price).collect(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
@@ -113,7 +115,8 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
 fn load_text(config: &Config) -> Result<TextModel, String> {
     let (entry, others) = config.models.split_first().ok_or("no model is configured")?;
     let named = |name: &str, e: &dyn std::fmt::Display| format!("model \"{name}\": {e}");
-    let text = TextModel::load(&entry.path).map_err(|e| named(&entry.name, &e))?;
+    let text = TextModel::load_with(&entry.path, &chat::text_options(&config.chat))
+        .map_err(|e| named(&entry.name, &e))?;
     for model in others {
         let other = TextModel::load(&model.path).map_err(|e| named(&model.name, &e))?;
         check_pair((&entry.name, &text), (&model.name, &other))
@@ -155,8 +158,28 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         policy: config.scheduling.policy(config.models.len())?,
         handoff: config.scheduling.handoff()?,
         planner: config.scheduling.planner()?,
-        faults: FaultOptions::default(),
+        faults: fault_options(&config.faults),
     })
+}
+
+/// What each model is: its class, types, vocabulary and where it runs.
+pub fn model_lines(config: &Config, info: &EngineInfo) -> impl Iterator<Item = String> {
+    let on_gpu = config.device == DeviceName::Cuda;
+    config.models.iter().zip(&info.models).map(move |(model, info)| {
+        let place = if on_gpu { format!("GPU {:?}", model.devices) } else { "CPU".to_owned() };
+        let ModelInfo { name, architecture, dtypes, vocab, context_len, .. } = info;
+        format!(
+            "model {name}: {architecture}, {dtypes}, vocabulary {vocab}, context {context_len}, on {place}"
+        )
+    })
+}
+
+fn fault_options(section: &FaultsSection) -> FaultOptions {
+    let on_peer_loss = match section.on_peer_loss {
+        OnPeerLoss::Fail => PeerLoss::Fail,
+        OnPeerLoss::Continue => PeerLoss::Continue,
+    };
+    FaultOptions { on_peer_loss, step_timeout: section.step_timeout() }
 }
 
 /// For each route that has a threshold: which one won, from the configuration, the router file or the algorithm's paper.

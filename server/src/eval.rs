@@ -4,7 +4,6 @@ mod cpu;
 mod drive;
 mod plot;
 mod problems;
-mod progress;
 mod quality;
 mod report;
 mod row;
@@ -19,7 +18,7 @@ use tokenrouter_scheduler::router::Registry;
 
 pub(crate) use drive::{Batch, How, drive, prepare, stop};
 pub use problems::Check;
-pub(crate) use progress::Progress;
+pub(crate) use crate::progress::Progress;
 pub use quality::Quality;
 pub(crate) use report::decimal;
 pub(crate) use row::large_share;

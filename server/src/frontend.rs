@@ -10,7 +10,7 @@ use tokenrouter_scheduler::{FinishReason, Usage};
 
 use crate::api::{
     Answer, AnswerContext, ApiError, ApiLimits, ApiRequest, Prepared as Prompt, RoutingReturn, Sink,
-    parse_chat, parse_completion, parse_line, prepare,
+    detokenize, parse_chat, parse_completion, parse_line, prepare, render, tokenize,
 };
 use crate::net::frontend::{AnswerWriter, ApiCall, CallContext, Frontend, Prepared, Refusal};
 
@@ -24,13 +24,27 @@ pub struct ApiFrontend {
     /// keeps tenants apart, so a client must not be able to look for a text with the number of another's salt; with
     /// an unkeyed hash it could, offline. By chance two of a million salts meet with a probability of 3e-8.
     salts: RandomState,
+    /// Whether prompts and answers go to the log.
+    log_texts: bool,
 }
 
 impl ApiFrontend {
     /// A front end for these limits.
     pub fn new(limits: ApiLimits, context: Arc<AnswerContext>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-        ApiFrontend { limits, context, unseeded: AtomicU64::new(now), salts: RandomState::new() }
+        ApiFrontend {
+            limits,
+            context,
+            unseeded: AtomicU64::new(now),
+            salts: RandomState::new(),
+            log_texts: false,
+        }
+    }
+
+    /// Writes every prompt and every answer to the log, as they are to the models: `log.prompts`.
+    #[must_use]
+    pub fn logging_texts(self, log_texts: bool) -> Self {
+        Self { log_texts, ..self }
     }
 
     fn parse(&self, call: ApiCall, body: &[u8]) -> Result<(ApiRequest, Sink), ApiError> {
@@ -70,9 +84,25 @@ impl Frontend for ApiFrontend {
         let id = format!("{}{}", request.kind.id_prefix(), context.unique);
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let stream = request.stream || call == ApiCall::Line;
+        let texts = self
+            .log_texts
+            .then(|| Texts::new(&context.request_id, &prompts, request.choices(), &self.context));
         let ids = prompts.into_iter().map(|p| p.ids).collect();
         let answer = Answer::new(request, id, created, self.context.clone(), ids, sink);
-        Ok(Prepared { choices, stream, answer: Box::new(Writer(answer)) })
+        Ok(Prepared { choices, stream, answer: Box::new(Writer(answer, texts)) })
+    }
+
+    fn answer(&self, call: ApiCall, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (limits, text) = (&self.limits, &self.context.text);
+        let answer = match call {
+            ApiCall::Tokenize => tokenize(body, limits, text),
+            ApiCall::Detokenize => detokenize(body, limits, text),
+            ApiCall::Render => render(body, limits, text),
+            ApiCall::Completion | ApiCall::Chat | ApiCall::Line => {
+                Err(ApiError::engine("the engine answers this call"))
+            }
+        };
+        answer.map_err(|e| Refusal::from(&e))
     }
 }
 
@@ -119,7 +149,43 @@ fn engine_request(request: &ApiRequest, prompts: &[Prompt], choice: usize, keys:
     }
 }
 
-struct Writer(Answer);
+/// What an answer leaves in the log when texts are wanted there.
+struct Texts {
+    request_id: String,
+    context: Arc<AnswerContext>,
+    /// The tokens of every choice so far.
+    answers: Vec<Vec<u32>>,
+}
+
+impl Texts {
+    /// Writes the prompts.
+    fn new(request_id: &str, prompts: &[Prompt], choices: usize, context: &Arc<AnswerContext>) -> Self {
+        for (index, prompt) in prompts.iter().enumerate() {
+            let text = context.text.decode(&prompt.ids, false);
+            tracing::info!(id = request_id, index, text, "prompt");
+        }
+        Self {
+            request_id: request_id.to_owned(),
+            context: context.clone(),
+            answers: vec![Vec::new(); choices],
+        }
+    }
+
+    fn token(&mut self, choice: usize, token: u32) {
+        if let Some(answer) = self.answers.get_mut(choice) {
+            answer.push(token);
+        }
+    }
+
+    fn finished(&self, choice: usize, usage: &Usage) {
+        let tokens = self.answers.get(choice).map_or(&[][..], |tokens| tokens);
+        let counted = tokens.get(..usage.completion_tokens as usize).unwrap_or(tokens);
+        let text = self.context.text.decode(counted, false);
+        tracing::info!(id = self.request_id, choice, text, "answer");
+    }
+}
+
+struct Writer(Answer, Option<Texts>);
 
 impl AnswerWriter for Writer {
     fn on_prompt(&mut self, choice: usize, start: usize, scores: Vec<TokenLogprobs>, _: &mut Vec<u8>) {
@@ -134,10 +200,16 @@ impl AnswerWriter for Writer {
         logprobs: Option<Box<TokenLogprobs>>,
         out: &mut Vec<u8>,
     ) -> Option<u32> {
+        if let Some(texts) = &mut self.1 {
+            texts.token(choice, token);
+        }
         self.0.on_scored_token(choice, token, model, logprobs, out).map(|at| at.committed_len)
     }
 
     fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {
+        if let Some(texts) = &self.1 {
+            texts.finished(choice, usage);
+        }
         self.0.on_finished(choice, reason, usage, out);
     }
 

@@ -3,8 +3,10 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary compiles this module and uses a part of it")]
 
 pub mod asking;
+pub mod browser;
 pub mod dtmc;
 pub mod engine;
+pub mod faulty;
 pub mod heads;
 pub mod http;
 pub mod metrics;

@@ -75,7 +75,14 @@ impl CudaRank {
     fn queue(&mut self, index: usize, place: &mut Place, record: &Arc<LaunchRecord>) -> Result<(), String> {
         let before = place.held.group.and_then(|g| self.last[g].replace(index)).filter(|m| *m != index);
         let before = before.and_then(|m| self.places[m].as_ref()).map(|p| p.held.model.event());
-        place.held.model.launch(record, before).map_err(|e| e.to_string())?;
+        if let Err(error) = place.held.model.launch(record, before) {
+            let why = error.to_string();
+            // An error that the driver repeats when asked for something else stays for good.
+            if place.held.model.finished().is_err() {
+                place.broken = Some(why.clone());
+            }
+            return Err(why);
+        }
         let deadline = place.held.model.shard().is_cut().then(|| Instant::now() + COLLECTIVE_DEADLINE);
         place.flight = Some(Flight { record: record.clone(), deadline, aborted: None });
         Ok(())

@@ -105,6 +105,11 @@ impl OpenModel {
             .then(|| (id * cols..(id + 1) * cols).map(|i| view.dtype().read(view.data(), i)).collect())
     }
 
+    /// Type of the output matrix as it is stored: that of the other weights, in checkpoints that do not mix.
+    pub fn dtype(&self) -> DType {
+        self.weights.lm_head.view().dtype()
+    }
+
     /// Ids from this one on must not be sampled: a head's defer token stands there.
     pub fn first_masked_id(&self) -> Option<u32> {
         self.heads.iter().filter_map(|h| h.defer_id).min()

@@ -239,6 +239,8 @@ fn a_rank_that_dies_fails_its_models_and_no_others() {
     let step = ended(&mut executor);
     assert_eq!((step.model, step.failure.as_deref()), (C, Some(dead)));
     executor.recycle(step);
+    let broken: Vec<_> = std::iter::from_fn(|| executor.broken()).collect();
+    assert_eq!(broken, [B, C].map(|model| (model, dead.to_owned())), "each once, and A not");
     for _ in 0..3 {
         launch(&mut executor, A, 3);
         for model in [B, C] {
@@ -265,10 +267,41 @@ fn a_rank_that_dies_fails_its_models_and_no_others() {
         assert_eq!((step.model, step.failure.as_deref()), (A, None), "a model without that rank");
         executor.recycle(step);
     }
+    assert_eq!(executor.broken(), None, "they were named");
     assert!(
         zero.launches().iter().filter(|l| l.1 == C).count() <= 1,
         "the lead begins nothing that cannot end"
     );
+}
+
+/// A step that was given up: its parts need not wait for each other, and it comes back when the last one ends.
+#[test]
+fn a_step_that_was_given_up_ends_its_waits_and_comes_back_late() {
+    let (mut executor, [zero, four, seven]) = rig(false);
+    launch(&mut executor, C, 3);
+    launch(&mut executor, B, 3);
+    wait(|| four.runs(C) && seven.runs(C) && seven.runs(B));
+    executor.abandon(C, "too late");
+    executor.abandon(B, "too late");
+    for fake in [&zero, &four, &seven] {
+        wait(|| !fake.aborts().is_empty());
+        assert_eq!(
+            fake.aborts(),
+            [(C, "too late".to_owned())],
+            "one part waits for nobody, and is left alone"
+        );
+    }
+    zero.end(C, Some("aborted"));
+    four.end(C, None);
+    still_runs(&mut executor);
+    seven.end(C, None);
+    let step = ended(&mut executor);
+    assert_eq!((step.model, step.failure.as_deref()), (C, Some("too late")));
+    executor.recycle(step);
+    seven.end(B, None);
+    let step = ended(&mut executor);
+    assert_eq!((step.model, step.failure), (B, None));
+    assert_eq!(executor.broken(), None, "both may work again");
 }
 
 /// A record that was changed on its way runs nowhere.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// One prompt as text and as tokens.
 #[derive(Debug)]
 pub(crate) struct Echo {
-    /// What the client sent; of token ids, what they decode to.
+    /// What the client sent, or what is left of it; of token ids, what they decode to.
     pub text: String,
     /// Its tokens, those included that the tokenizer has added.
     pub ids: Vec<u32>,
@@ -34,7 +34,8 @@ impl Echo {
                 let (whole, places) = decode(&mut Detokenizer::new(Arc::clone(model), false), &ids);
                 let added = whole.strip_suffix(text.as_str()).map_or(0, |added| added.chars().count());
                 offsets = places.into_iter().map(|at| at.saturating_sub(added)).collect();
-                text.clone()
+                // Of a prompt that was cut in front, what is left.
+                if text.ends_with(&whole) { whole } else { text.clone() }
             }
             PromptInput::Chat(_) | PromptInput::Ids(_) => decoded,
         };
@@ -85,6 +86,16 @@ mod tests {
             let rest: String = text.chars().skip(*at).collect();
             assert!(rest.starts_with(&token) || token.contains('\u{fffd}'), "{token:?} at {at}");
         }
+    }
+
+    #[test]
+    fn of_a_prompt_that_was_cut_the_rest_comes_back() {
+        let model = fixtures::byte_level();
+        let ids = model.encode("hi abc", false).unwrap();
+        let rest = model.decode(&ids[ids.len() - 1..], false);
+        let prompt = PromptInput::Text { text: "hi abc".into(), add_special: true };
+        let sent = echo(&model, prompt, &ids[ids.len() - 1..]);
+        assert_eq!((sent.text, sent.offsets), (rest, vec![0]));
     }
 
     #[test]

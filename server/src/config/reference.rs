@@ -41,11 +41,12 @@ pub fn reference() -> String {
         // Writing to a String does not fail.
         let _ = write!(
             out,
-            "\n## {title}\n\n{}\n\n| key | default | meaning |\n| --- | --- | --- |\n",
+            "\n## {title}\n\n{}\n\n| key | value | default | meaning |\n| --- | --- | --- | --- |\n",
             section.about
         );
         for key in section.keys {
-            let _ = writeln!(out, "| `{}` | {} | {} |", key.name, default(key), meaning(key));
+            let wanted = key.kind.wanted().replace('|', "\\|");
+            let _ = writeln!(out, "| `{}` | {wanted} | {} | {} |", key.name, default(key), meaning(key));
         }
         let _ = write!(out, "\n{}\n", places(section));
     }
@@ -61,12 +62,8 @@ fn default(key: &Key) -> String {
 }
 
 fn meaning(key: &Key) -> String {
-    let wanted = key.kind.wanted();
     let flag = if key.flag.is_empty() { String::new() } else { format!(" Flag `--{}`.", key.flag) };
-    let text = format!("{} ({wanted}){flag}", key.meaning.trim_end_matches('.'));
-    let text =
-        if flag.is_empty() { format!("{text}.") } else { text.replacen(&flag, &format!(".{flag}"), 1) };
-    text.replace('|', "\\|")
+    format!("{}{flag}", key.meaning).replace('|', "\\|")
 }
 
 /// How the keys are called outside the file.

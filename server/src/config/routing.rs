@@ -79,9 +79,6 @@ impl Config {
     pub(super) fn check_routes(&self) -> Result<(), String> {
         for (index, route) in self.routes.iter().enumerate() {
             let name = &route.name;
-            if name.is_empty() {
-                return Err("a [[route]] has an empty name".into());
-            }
             if self.routes[..index].iter().any(|r| r.name == *name) {
                 return Err(format!("two [[route]] sections are named \"{name}\"; names must differ"));
             }
@@ -176,7 +173,7 @@ mod tests {
             ("name = \"careful\"", "name = \"ensemble\"", "two [[route]]"),
             ("name = \"careful\"", "name = \"large\"", "the name of a model"),
             ("name = \"careful\"", "name = \"tokenrouter\"", "served_model_name"),
-            ("name = \"careful\"", "name = \"\"", "empty name"),
+            ("name = \"careful\"", "name = \"\"", "not empty"),
             ("name = \"careful\"", "nam = \"careful\"", "name"),
             ("router = \"citer\"", "", "router"),
             ("file = \"/abs/citer\"", "file = 3", "file"),

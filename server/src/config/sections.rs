@@ -144,6 +144,8 @@ pub struct ChatSection {
     pub tool_parser: ToolParser,
     /// Whether a request may bring its own template.
     pub allow_request_template: bool,
+    /// Whether the texts of messages are kept from becoming control tokens.
+    pub guard_text: bool,
 }
 
 /// `chat.reasoning_parser`.

@@ -334,6 +334,12 @@ const CHAT: &[Key] = &[
     )
     .flag("tool-call-parser"),
     Key::new("allow_request_template", Bool, "false", "Whether a request may bring its own `chat_template`."),
+    Key::new(
+        "guard_text",
+        Bool,
+        "true",
+        "Whether the texts of messages stay text where they spell control tokens such as `<|im_end|>`.",
+    ),
 ];
 
 const FAULTS: &[Key] = &[
@@ -344,7 +350,12 @@ const FAULTS: &[Key] = &[
         "When a model is lost: fail the requests that need it, or go on with the other model and say so in the answer.",
     )
     .flag("on-peer-loss"),
-    Key::new("step_timeout_s", Seconds, "0", "A model whose step takes longer counts as lost; 0: no limit."),
+    Key::new(
+        "step_timeout_s",
+        Seconds,
+        "60",
+        "A model counts as lost while a step of it takes longer than this per 64 tokens fed; 0: no limit.",
+    ),
 ];
 
 const LOG: &[Key] = &[

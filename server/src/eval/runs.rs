@@ -312,13 +312,8 @@ mod tests {
     }
 
     fn info(routes: &[(&str, &str, Option<f32>)]) -> EngineInfo {
-        let model = |name: &str| ModelInfo {
-            name: name.into(),
-            vocab: 9,
-            context_len: 9,
-            eos_ids: Vec::new(),
-            heads: Vec::new(),
-        };
+        let model =
+            |name: &str| ModelInfo { name: name.into(), vocab: 9, context_len: 9, ..ModelInfo::default() };
         let route = |(name, router, own): &(&str, &str, Option<f32>)| RouteInfo {
             name: (*name).into(),
             router: (*router).into(),

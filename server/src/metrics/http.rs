@@ -1,5 +1,6 @@
 //! What came over HTTP, by route template, method and class of status.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::histogram::Histogram;
@@ -34,6 +35,21 @@ pub(crate) const HANDLERS: &[(&str, &str)] = &[
     ("/", "GET"),
     ("none", "other"),
 ];
+
+/// The counts, which every connection shares with the page. One thread uses them: the lock is never waited for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally(Arc<Mutex<HttpCounts>>);
+
+impl Tally {
+    /// See [`HttpCounts::add`].
+    pub(crate) fn add(&self, handler: &str, method: &str, status: u16, spent: Duration) {
+        self.counts().add(handler, method, status, spent);
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, HttpCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The counts.
 #[derive(Debug)]

@@ -15,6 +15,9 @@ mod text;
 mod throughput;
 mod traffic;
 
+#[cfg(test)]
+pub(crate) use http::HANDLERS;
+pub(crate) use http::Tally;
 pub(crate) use page::{Facts, page};
 pub(crate) use status::status_json;
 pub(crate) use text::CONTENT_TYPE;

@@ -60,11 +60,15 @@ const COUNTERS: [(&str, &str, Read); 6] = [
 pub(super) fn per_model(page: &mut Page, facts: &Facts<'_>, models: &Models<'_>) {
     for (name, help, read) in GAUGES {
         page.gauge(name, help);
-        models.iter().for_each(|(model, status)| drop(page.sample(&[("model", model)], get(read(status)))));
+        for (model, status) in models {
+            page.sample(&[("model", model)], get(read(status)));
+        }
     }
     for (name, help, read) in COUNTERS {
         page.counter(name, help);
-        models.iter().for_each(|(model, status)| drop(page.sample(&[("model", model)], get(read(status)))));
+        for (model, status) in models {
+            page.sample(&[("model", model)], get(read(status)));
+        }
     }
     let traffic = facts.traffic;
     for (name, help, counts) in [

@@ -135,8 +135,9 @@ fn cache(page: &mut Page, facts: &Facts<'_>, models: &[(&str, &ModelStatus)]) {
 }
 
 fn http(page: &mut Page, traffic: &Traffic) {
+    let counts = traffic.http.counts();
     page.counter("http_requests_total", "HTTP requests answered, by route template.");
-    for ((handler, method), (counts, _)) in traffic.http.iter() {
+    for ((handler, method), (counts, _)) in counts.iter() {
         for (class, count) in CLASSES.iter().zip(counts) {
             page.sample(&[("handler", handler), ("method", method), ("status", class)], count);
         }
@@ -145,7 +146,7 @@ fn http(page: &mut Page, traffic: &Traffic) {
         "http_request_duration_seconds",
         "From an HTTP request's head to the last byte of its answer.",
     );
-    for ((handler, method), (_, times)) in traffic.http.iter() {
+    for ((handler, method), (_, times)) in counts.iter() {
         page.one(&[("handler", handler), ("method", method)], times);
     }
 }

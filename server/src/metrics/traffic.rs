@@ -10,7 +10,7 @@ use tokenrouter_engine::{ClientId, EngineRequest};
 use tokenrouter_scheduler::{FailKind, FinishReason, MAX_MODELS, ModelId, Nanos, Usage};
 
 use super::histogram::Histogram;
-use super::http::HttpCounts;
+use super::http::Tally;
 
 /// From a request's arrival to the first token of a choice, in seconds.
 const FIRST_TOKEN: &[f64] = &[
@@ -93,7 +93,7 @@ pub(crate) struct Traffic {
     /// Choices that failed on their way from one model to another, `[from][to]`.
     pub(crate) peer_errors: [[u64; MAX_MODELS]; MAX_MODELS],
     /// What came over HTTP.
-    pub(crate) http: HttpCounts,
+    pub(crate) http: Tally,
     pub(crate) first_token: Histogram,
     pub(crate) inter_token: Histogram,
     pub(crate) whole: Histogram,
@@ -122,7 +122,7 @@ impl Traffic {
             committed: Default::default(),
             cached: Default::default(),
             peer_errors: Default::default(),
-            http: HttpCounts::default(),
+            http: Tally::default(),
             discarded: Default::default(),
             first_token: Histogram::new(FIRST_TOKEN),
             inter_token: Histogram::new(INTER_TOKEN),

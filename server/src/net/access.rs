@@ -50,7 +50,10 @@ pub struct Access {
 impl Access {
     /// No keys: everybody may ask. No origins: no page of another origin may read answers; `*` allows all.
     pub fn new(keys: Vec<Secret>, origins: Vec<String>) -> Self {
-        Self { keys: keys.into_iter().filter(|key| !key.is_empty()).collect(), origins }
+        let keys = keys.into_iter().filter(|key| !key.is_empty()).collect();
+        // An origin ends before the first slash of a path, but is often copied with it.
+        let origins = origins.iter().map(|origin| origin.trim_end_matches('/').to_owned()).collect();
+        Self { keys, origins }
     }
 
     /// Whether a key must be given.
@@ -185,7 +188,7 @@ mod tests {
     fn origins() {
         let page = head("Origin: https://chat.example\r\n");
         assert_eq!(access(&[], &[]).cors(&page), Headers::new());
-        let some = access(&[], &["https://other.example", "https://Chat.example"]);
+        let some = access(&[], &["https://other.example", "https://Chat.example/"]);
         let headers = some.cors(&page);
         assert_eq!(names(&headers), ["Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"]);
         assert_eq!(headers[1].1, "https://chat.example");

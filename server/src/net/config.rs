@@ -98,7 +98,8 @@ pub struct Timeouts {
     pub shutdown: Duration,
     /// How long the listener at least stays open, answering 503, after the order to drain.
     pub drain_delay: Duration,
-    /// A request that has no token after so long gets 503; `None` for no limit.
+    /// A request that has no token after so long gets 503, unless the engine's queue is empty, so that it must have been
+    /// admitted; `None` for no limit.
     pub queue: Option<Duration>,
     /// The longest that a request may take. What is written by then is its answer, ended with `length`; without a
     /// token it gets 504. `None` for no limit.

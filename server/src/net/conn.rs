@@ -1,7 +1,7 @@
 //! One HTTP connection without its socket: bytes in, bytes out, deadlines.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::access::Access;
 use super::config::{NetConfig, Timeouts};
@@ -10,6 +10,8 @@ use super::http::head::{Head, Method};
 use super::http::parse::{HttpRequest, Progress, RequestParser};
 use super::http::write::{self, AnswerShape, Headers, Response};
 use super::outbox::Outbox;
+use super::routes;
+use crate::metrics::Tally;
 
 /// Unparsed bytes a client may send ahead of the answer it waits for.
 const PIPELINE_BYTES: usize = 64 << 10;
@@ -41,6 +43,25 @@ pub enum Next {
     Close,
 }
 
+/// A request as the count knows it.
+#[derive(Debug)]
+struct Asked {
+    method: Method,
+    path: String,
+    since: Instant,
+    /// Of an answer that has begun.
+    status: u16,
+}
+
+/// An answer that its client did not wait for counts as what it had begun as.
+impl Drop for HttpConn {
+    fn drop(&mut self) {
+        if let Some(status) = self.asked.as_ref().map(|asked| asked.status).filter(|status| *status > 0) {
+            self.count(self.since, status);
+        }
+    }
+}
+
 /// State machine of one HTTP connection.
 #[derive(Debug)]
 pub struct HttpConn {
@@ -55,6 +76,9 @@ pub struct HttpConn {
     shape: AnswerShape,
     /// The answer to a request whose body is still to be read.
     refused: Option<Response>,
+    /// The request that is being read or answered, for the count.
+    asked: Option<Asked>,
+    tally: Tally,
     served: u64,
     last: bool,
     ended: bool,
@@ -73,6 +97,8 @@ impl HttpConn {
             since: now,
             shape: bare_shape(),
             refused: None,
+            asked: None,
+            tally: Tally::default(),
             served: 0,
             last: false,
             ended: false,
@@ -148,6 +174,7 @@ impl HttpConn {
             request_id: head.request_id.clone().unwrap_or_else(|| format!("{}-{}", self.name, self.served)),
             cors: self.access.cors(head),
         };
+        self.asked = Some(Asked { method: head.method, path: head.path.clone(), since: now, status: 0 });
         // A fault of the head comes out of the parser next.
         self.refused = if head.fault.is_none() { gate(head) } else { None };
         // A client that has begun its body does not wait for the interim answer.
@@ -195,6 +222,7 @@ impl HttpConn {
         self.shape.keep_alive &= !self.last;
         let shape = &self.shape;
         self.out.append(now, |out| write::response(out, response, shape));
+        self.count(now, response.status);
         self.answered(now);
     }
 
@@ -204,6 +232,9 @@ impl HttpConn {
         if first {
             self.phase = Phase::Streaming;
             self.shape.keep_alive &= self.shape.http11 && !self.last;
+            if let Some(asked) = &mut self.asked {
+                asked.status = 200;
+            }
         }
         self.since = now;
         let shape = &self.shape;
@@ -217,8 +248,25 @@ impl HttpConn {
             }
         });
         if end {
+            self.count(now, 200);
             self.answered(now);
         }
+    }
+
+    /// Counts answers there.
+    pub(crate) fn count_in(&mut self, tally: &Tally) {
+        self.tally = tally.clone();
+    }
+
+    /// A request was answered. One whose head could not be read is counted as well.
+    fn count(&mut self, now: Instant, status: u16) {
+        let asked = self.asked.take();
+        let (spent, (method, path)) = match &asked {
+            Some(asked) => (now.saturating_duration_since(asked.since), (asked.method, asked.path.as_str())),
+            None => (Duration::ZERO, (Method::Other, "")),
+        };
+        let (handler, method) = routes::template(method, path);
+        self.tally.add(handler, method, status, spent);
     }
 
     fn answered(&mut self, now: Instant) {

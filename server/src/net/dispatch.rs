@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokenrouter_engine::handle::{ClientEvent, ClientId, Command, EngineHandle, Report, SendError};
-use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus};
+use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus, ModelState};
+use tokenrouter_scheduler::ModelId;
 
 use super::config::NetConfig;
 use super::exchange::{self, ChoiceEvent, Exchange, Outcome, Phase, Run};
@@ -231,6 +232,7 @@ impl Dispatcher {
     /// Ends requests whose time is up.
     pub(crate) fn expire(&mut self, now: Instant, out: &mut dyn Outlets) {
         while let Some(id) = self.timers.pop(now) {
+            let admitted = self.nobody_waits();
             let Some(exchange) = self.exchanges.get_mut(&id) else { continue };
             if exchange.deadlines.cut {
                 self.fail(id, &exchange::took_too_long(), out);
@@ -238,10 +240,18 @@ impl Dispatcher {
                 exchange.deadlines = Deadlines::cut(now);
                 self.timers.add(id, &exchange.deadlines);
                 self.cut(id, out);
+            } else if admitted && matches!(exchange.phase, Phase::Running(_)) {
+                // It is admitted and its prompt is being read, which may take its time.
+                exchange.deadlines.first = None;
+                self.timers.add(id, &exchange.deadlines);
             } else {
                 self.fail(id, &exchange::waited_too_long(), out);
             }
         }
+    }
+
+    fn nobody_waits(&self) -> bool {
+        self.waiting.is_empty() && self.engine.status.waiting.load(Ordering::Relaxed) == 0
     }
 
     /// The whole time of a request is up: what it has is its answer, and nothing is an error.
@@ -315,8 +325,7 @@ impl Dispatcher {
         }
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
         let route = self.engine.info.routes.get(usize::from(route.0));
-        let (name, entry) = route.map(|route| (route.name.clone(), route.entry)).unwrap_or_default();
-        exchange.record.started(prepared.answer.id().to_owned(), name, entry);
+        exchange.record.started(prepared.answer.id(), route);
         exchange.phase = Phase::Running(Run::new(prepared.answer, prepared.stream, first, count));
         self.next_client += count as u64;
         for index in 0..count {
@@ -402,7 +411,7 @@ impl Dispatcher {
                 ClientEvent::Refused { client, error } => {
                     self.traffic.forget(client);
                     if let Some((id, choice)) = self.clients.get(&client).copied() {
-                        let refusal = exchange::refused(&error);
+                        let refusal = exchange::refused(&error, &self.engine.info.models);
                         self.count_refusal(&refusal);
                         if let Some(Exchange { phase: Phase::Running(run), .. }) = self.exchanges.get_mut(&id)
                         {
@@ -458,16 +467,25 @@ impl Dispatcher {
     fn apply(&mut self, id: u64, choice: usize, event: ChoiceEvent, out: &mut dyn Outlets) {
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
         let Phase::Running(run) = &mut exchange.phase else { return };
+        let mut headers = Headers::new();
+        // The head of a stream goes out before its end is known; then it is enough that a model is missing.
+        let status = &self.engine.status.models;
+        let lost = |m: ModelId| status.get(m.index()).is_some_and(|model| model.state() == ModelState::Lost);
+        if exchange.record.degraded || exchange.record.reach.iter().any(lost) {
+            headers.push(("x-token-routing-degraded", "true".into()));
+        }
         let mut bytes = Vec::new();
         if let ChoiceEvent::Token { model, .. } = &event
             && let Some(client) = run.counts(choice)
         {
             self.traffic.count(client, *model);
         }
-        let outcome = run.apply(choice, event, &mut bytes);
+        let outcome = run.apply(choice, event, &self.engine.info.models, &mut bytes);
         let done = matches!(outcome, Outcome::Done);
         if run.stream && (done || !bytes.is_empty()) {
-            let headers = if out.wants_headers(exchange.conn) { run.headers() } else { Headers::new() };
+            if out.wants_headers(exchange.conn) {
+                headers.extend(run.headers());
+            }
             out.stream(exchange.conn, id, &headers, &bytes, done);
         }
         match outcome {
@@ -477,7 +495,8 @@ impl Dispatcher {
             Outcome::Done => {
                 if !run.stream {
                     let mut response = Response::json(200, run.final_body());
-                    response.headers = run.headers();
+                    response.headers = headers;
+                    response.headers.extend(run.headers());
                     out.respond(exchange.conn, id, &response);
                 }
                 self.finished += 1;

@@ -317,7 +317,9 @@ impl EventLoop {
         self.server.poll.registry().register(&mut stream, Token(id as usize), interest)?;
         let protocol = if index == 0 {
             let name = format!("req-{:08x}-{id}", self.nonce as u32);
-            Protocol::Http { conn: Box::new(HttpConn::new(config, now, name)), exchange: None }
+            let mut conn = HttpConn::new(config, now, name);
+            conn.count_in(&self.dispatcher.traffic().http);
+            Protocol::Http { conn: Box::new(conn), exchange: None }
         } else {
             Protocol::Line(Box::new(LineConn::new(config, now)))
         };

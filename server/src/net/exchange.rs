@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokenrouter_engine::TokenLogprobs;
 use tokenrouter_engine::handle::{ClientId, RefuseError};
-use tokenrouter_scheduler::{FailKind, FinishReason, Usage};
+use tokenrouter_engine::{ModelInfo, TokenLogprobs};
+use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, SubmitError, Usage};
 
 use super::frontend::{AnswerWriter, Refusal};
 use super::overdue::Deadlines;
@@ -165,7 +165,14 @@ impl Run {
     }
 
     /// Applies an event; bytes to stream are appended to `out`.
-    pub(crate) fn apply(&mut self, choice: usize, event: ChoiceEvent, out: &mut Vec<u8>) -> Outcome {
+    /// `models` name what is lost.
+    pub(crate) fn apply(
+        &mut self,
+        choice: usize,
+        event: ChoiceEvent,
+        models: &[ModelInfo],
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         match event {
             ChoiceEvent::Token { .. } if self.choices[choice].stopped => Outcome::More,
             ChoiceEvent::Prompt { start, scores } => {
@@ -182,11 +189,11 @@ impl Run {
                 }
             }
             ChoiceEvent::Finished { reason: FinishReason::Failed(kind), .. } => {
+                if let FailKind::ModelLost { model } = kind {
+                    return Outcome::Failed(model_lost(model, models));
+                }
                 let text = format!("the answer could not be finished: {kind}");
-                // A lost model is not the request's fault: elsewhere, or later, the same request may work.
-                let lost = matches!(kind, FailKind::ModelLost { .. });
-                let (status, code) = if lost { (503, "model_lost") } else { (500, "engine_error") };
-                let refusal = Refusal::new(status, Some(code), &text);
+                let refusal = Refusal::new(500, Some("engine_error"), &text);
                 Outcome::Failed(if is_lasting(&kind) { refusal.hopeless() } else { refusal })
             }
             ChoiceEvent::Finished { reason: FinishReason::Cancelled, .. } => Outcome::Failed(shutting_down()),
@@ -256,8 +263,18 @@ pub(crate) fn engine_dead() -> Refusal {
 }
 
 /// The answer to a request that the engine did not accept.
-pub(crate) fn refused(error: &RefuseError) -> Refusal {
+pub(crate) fn refused(error: &RefuseError, models: &[ModelInfo]) -> Refusal {
+    if let RefuseError::Submit(SubmitError::ModelLost { model }) = error {
+        return model_lost(*model, models);
+    }
     Refusal::from(&ApiError::from_refusal(error))
+}
+
+/// The answer to a request that needs a lost model. Not its fault: elsewhere, or later, the same request may work.
+fn model_lost(model: ModelId, models: &[ModelInfo]) -> Refusal {
+    let name = models.get(model.index()).map_or("", |info| &info.name);
+    let text = format!("the model \"{name}\" is lost, and the request needs it");
+    Refusal::new(503, Some("model_lost"), &text)
 }
 
 /// The refusal when all requests together hold too many bytes.

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus, ModelInfo, ModelStatus};
-use tokenrouter_scheduler::MAX_MODELS;
+use tokenrouter_engine::{EngineInfo, EngineState, EngineStatus, ModelInfo, ModelState, ModelStatus};
+use tokenrouter_scheduler::{MAX_MODELS, PeerLoss};
 
 use super::http::write::Response;
 use crate::api::{ServedRoute, model_json, models_json, scheduling_json};
@@ -96,8 +96,9 @@ impl Info {
         }
     }
 
-    /// `/health`: 503 when the engine has ended, or when a step has been in flight since longer than the
-    /// stall limit, as far as earlier calls have seen.
+    /// `/health`: 503 when the engine has ended, when a step has been in flight since longer than the stall limit, as far
+    /// as earlier calls have seen, or when a model is lost: a new start cures that. Where the operator lets others go on
+    /// in its place, not while any of them is left.
     pub(crate) fn health(&mut self, status: &EngineStatus, dead: bool, now: Instant) -> Response {
         if dead {
             return unhealthy("engine_dead", "the engine has stopped");
@@ -108,22 +109,45 @@ impl Info {
             if since != seen.0 {
                 *seen = (since, now);
             }
-            stalled |= since != 0 && now.duration_since(seen.1) >= self.stall;
+            let lost = model.state() == ModelState::Lost;
+            stalled |= since != 0 && !lost && now.duration_since(seen.1) >= self.stall;
+        }
+        let lost = self.lost(status);
+        let fatal = match self.engine.faults.on_peer_loss {
+            PeerLoss::Fail => !lost.is_empty(),
+            PeerLoss::Continue => !lost.is_empty() && lost.len() == self.engine.models.len(),
+        };
+        if fatal {
+            return unhealthy("model_lost", &format!("lost: {}", lost.join(", ")));
         }
         if stalled {
             return unhealthy("engine_stalled", "a step of the engine does not finish");
         }
-        Response::json(200, b"{\"status\":\"ok\"}".to_vec())
+        let body: &[u8] = if lost.is_empty() { b"{\"status\":\"ok\"}" } else { b"{\"status\":\"degraded\"}" };
+        Response::json(200, body.to_vec())
     }
 
-    /// `/ready`: 503 while draining, or when the engine takes nothing. The body says what is going on: requests
+    /// The models that are lost, each with the reason.
+    fn lost(&self, status: &EngineStatus) -> Vec<String> {
+        let lost = |(info, model): (&ModelInfo, &ModelStatus)| {
+            let why = model.trouble().unwrap_or_default();
+            (model.state() == ModelState::Lost).then(|| format!("model \"{}\" ({why})", info.name))
+        };
+        self.engine.models.iter().zip(&status.models).filter_map(lost).collect()
+    }
+
+    /// `/ready`: 503 while draining, when the engine takes nothing, or when a model is lost or a step of it late. The body says what is going on: requests
     /// waiting and admitted, pages of the joint KV pool, and per model the requests in its queue, in its batch
     /// and away at a peer.
     pub(crate) fn ready(&self, status: &EngineStatus, dead: bool, draining: bool) -> Response {
-        let state = state_of(status, dead, draining);
+        let state = match state_of(status, dead, draining) {
+            "ready" => models_state(&self.engine.models, status),
+            other => other,
+        };
         let gauge = |value: &AtomicU64| value.load(Ordering::Relaxed);
         let model = |(info, model): (&ModelInfo, &ModelStatus)| {
             let counts = serde_json::json!({
+                "state": model.state().name(), "trouble": model.trouble().as_deref(),
                 "ready": gauge(&model.ready), "running": gauge(&model.running),
                 "pending": gauge(&model.pending), "steps": gauge(&model.steps),
             });
@@ -140,6 +164,13 @@ impl Info {
         let body = body.to_string().into_bytes();
         if state == "ready" { Response::json(200, body) } else { busy(Response::json(503, body)) }
     }
+}
+
+/// The worst state of the models.
+fn models_state(models: &[ModelInfo], status: &EngineStatus) -> &'static str {
+    let states = || models.iter().zip(&status.models).map(|(_, model)| model.state());
+    let first = |wanted| states().any(|state| state == wanted).then_some(wanted);
+    first(ModelState::Lost).or(first(ModelState::Stalled)).unwrap_or(ModelState::Ready).name()
 }
 
 fn state_of(status: &EngineStatus, dead: bool, draining: bool) -> &'static str {

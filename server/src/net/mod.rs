@@ -37,7 +37,7 @@ mod transport;
 pub use access::{Access, Secret};
 pub use config::{NetConfig, Timeouts, TlsFiles};
 pub use http::HttpLimits;
-pub use server::{App, ExitReport, Loading, Server, ServerControl};
+pub use server::{App, ExitReport, Loaded, Loading, Server, ServerControl};
 
 #[cfg(test)]
 mod conn_tests;

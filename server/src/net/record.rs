@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tokenrouter_scheduler::{FinishReason, ModelId, Nanos, Usage};
+use tokenrouter_engine::RouteInfo;
+use tokenrouter_scheduler::{FinishReason, ModelId, ModelSet, Nanos, Usage};
 
 use super::frontend::ApiCall;
 
@@ -22,6 +23,10 @@ pub(crate) struct Record {
     /// The route that answers, and the model that starts there.
     route: String,
     entry: ModelId,
+    /// The models that may write.
+    pub(crate) reach: ModelSet,
+    /// Others wrote in the place of a lost one.
+    pub(crate) degraded: bool,
     finish: &'static str,
     prompt: u64,
     cached: u64,
@@ -45,6 +50,8 @@ impl Record {
             answer_id: String::new(),
             route: String::new(),
             entry: ModelId::default(),
+            reach: ModelSet::default(),
+            degraded: false,
             finish: "",
             prompt: 0,
             cached: 0,
@@ -57,8 +64,12 @@ impl Record {
     }
 
     /// The engine gets it.
-    pub(crate) fn started(&mut self, answer_id: String, route: String, entry: ModelId) {
-        (self.answer_id, self.route, self.entry) = (answer_id, route, entry);
+    pub(crate) fn started(&mut self, answer_id: &str, route: Option<&RouteInfo>) {
+        answer_id.clone_into(&mut self.answer_id);
+        if let Some(route) = route {
+            (self.entry, self.reach) = (route.entry, route.reach);
+            route.name.clone_into(&mut self.route);
+        }
     }
 
     /// A token came.
@@ -75,6 +86,7 @@ impl Record {
         self.cached += usage.cached.get(self.entry.index()).copied().map_or(0, u64::from);
         self.completion += u64::from(usage.completion_tokens);
         self.own += usage.committed.get(self.entry.index()).copied().map_or(0, u64::from);
+        self.degraded |= usage.degraded;
         self.queue = self.queue.max(usage.times.admitted);
     }
 
@@ -117,6 +129,7 @@ impl Record {
             queue_ms = self.queue.map(|queue| queue as f64 / 1e6),
             ttft_ms = self.first_token.map(|at| ms(at - self.arrived)),
             total_ms = ms(self.arrived.elapsed()),
+            degraded = self.degraded.then_some(true),
             client = %self.client,
             "request"
         );

@@ -15,9 +15,16 @@ use super::line::{self, Probe, SHORT_LINE};
 use super::peers::Protocol;
 use super::record;
 use super::routes::{self, Endpoint};
+use crate::pages;
 
 fn version() -> Response {
     Response::json(200, format!("{{\"version\":\"{}\"}}", env!("CARGO_PKG_VERSION")).into_bytes())
+}
+
+fn page(body: &[u8]) -> Response {
+    Response { content_type: pages::CONTENT_TYPE, ..Response::json(200, body.to_vec()) }
+        .with("Content-Security-Policy", pages::CONTENT_SECURITY_POLICY)
+        .with("X-Content-Type-Options", "nosniff")
 }
 
 impl EventLoop {
@@ -77,8 +84,11 @@ impl EventLoop {
             Ok(Endpoint::Props) => self.info.props(),
             Ok(Endpoint::Load) => self.info.load(self.dispatcher.status()),
             Ok(Endpoint::Abort) => self.abort(&request.body),
-            Ok(Endpoint::TryPage | Endpoint::StatusPage | Endpoint::StatusData) => {
-                Response::error(404, None, "there is no such path; see /v1/models")
+            Ok(Endpoint::TryPage) => page(pages::try_page()),
+            Ok(Endpoint::StatusPage) => page(pages::status_page()),
+            Ok(Endpoint::StatusData) => {
+                let (status, traffic) = (self.dispatcher.status(), self.dispatcher.traffic());
+                self.info.status_data(status, traffic, dead, self.is_draining())
             }
             Ok(Endpoint::Options(allow)) => self.config().access.options(&request.head, allow),
             Ok(Endpoint::Call(call)) => match self.submit_http(id, call, request) {

@@ -105,6 +105,37 @@ pub fn find(method: Method, path: &str) -> Result<Endpoint, Response> {
     }
 }
 
+/// The template of a path and the method, as requests are counted; what is no endpoint is `none`.
+pub(crate) fn template(method: Method, path: &str) -> (&'static str, &'static str) {
+    let name = match find(method, path) {
+        Err(_) | Ok(Endpoint::Options(_)) => return ("none", "other"),
+        Ok(endpoint) => match endpoint {
+            Endpoint::Health => "/health",
+            Endpoint::Ready => "/ready",
+            Endpoint::Metrics => "/metrics",
+            Endpoint::Scheduling => "/v1/scheduling",
+            Endpoint::Models => "/v1/models",
+            Endpoint::Model(_) => "/v1/models/{id}",
+            Endpoint::Version => "/version",
+            Endpoint::Ping => "/ping",
+            Endpoint::Props => "/props",
+            Endpoint::Load => "/load",
+            Endpoint::Abort => "/abort_request",
+            Endpoint::TryPage => "/",
+            Endpoint::StatusPage => "/status",
+            Endpoint::StatusData => "/v1/status",
+            Endpoint::Call(ApiCall::Completion) => "/v1/completions",
+            Endpoint::Call(ApiCall::Chat) => "/v1/chat/completions",
+            Endpoint::Call(ApiCall::Render) => "/v1/chat/completions/render",
+            Endpoint::Call(ApiCall::Tokenize) => "/tokenize",
+            Endpoint::Call(ApiCall::Detokenize) => "/detokenize",
+            // Comes on the other port.
+            Endpoint::Call(ApiCall::Line) | Endpoint::Options(_) => "none",
+        },
+    };
+    (name, if method == Method::Post { "POST" } else { "GET" })
+}
+
 /// Interfaces that users of this one's clients try, and that are not here.
 const ABSENT: &[&str] = &["/v1/embeddings", "/v1/responses", "/v1/audio", "/v1/images", "/v1/moderations"];
 
@@ -157,6 +188,38 @@ mod tests {
                 .unwrap()
                 .contains("no /v1/")
         );
+    }
+
+    #[test]
+    fn requests_are_counted_by_template() {
+        let got = |path| template(Method::Get, path);
+        assert_eq!(got("/v1/models/Org/Name"), ("/v1/models/{id}", "GET"));
+        assert_eq!(template(Method::Head, "/healthz/"), ("/health", "GET"));
+        assert_eq!(template(Method::Post, "/apply-template"), ("/v1/chat/completions/render", "POST"));
+        for (method, path) in [(Method::Get, "/x"), (Method::Options, "/health"), (Method::Get, "/tokenize")]
+        {
+            assert_eq!(template(method, path), ("none", "other"));
+        }
+        // Every endpoint has its series.
+        for path in [
+            "/",
+            "/status",
+            "/v1/status",
+            "/ready",
+            "/metrics",
+            "/v1/scheduling",
+            "/v1/models",
+            "/version",
+            "/ping",
+            "/props",
+            "/load",
+        ] {
+            assert!(crate::metrics::HANDLERS.contains(&template(Method::Get, path)), "{path}");
+        }
+        for path in ["/abort_request", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]
+        {
+            assert!(crate::metrics::HANDLERS.contains(&template(Method::Post, path)), "{path}");
+        }
     }
 
     #[test]

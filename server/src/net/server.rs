@@ -156,19 +156,16 @@ impl Loading {
         self.tcp_addr
     }
 
-    /// As [`Server::control`].
-    pub fn control(&self) -> ServerControl {
-        self.control.clone()
-    }
-
-    /// Goes on with the same ports and connections, and serves: as [`Server::run`].
+    /// Takes over the same ports and connections. From now on nobody is told any more that the server is loading:
+    /// requests wait until [`Loaded::run`] answers them.
     ///
     /// # Errors
-    /// When a thread cannot be started, or the system's event queue fails.
-    pub fn run(mut self, app: App) -> io::Result<ExitReport> {
+    /// When a thread cannot be started.
+    pub fn finish(mut self, app: App) -> io::Result<Loaded> {
         let mut event_loop = self.stop().ok_or_else(|| io::Error::other("the network thread is gone"))??;
         event_loop.begin(app)?;
-        event_loop.run()
+        let (http_addr, tcp_addr, control) = (self.http_addr, self.tcp_addr, self.control.clone());
+        Ok(Loaded { event_loop, control, http_addr, tcp_addr })
     }
 
     /// Ends the thread and takes back what it had.
@@ -176,6 +173,39 @@ impl Loading {
         self.loaded.store(true, Ordering::Release);
         wake(&self.control.waker);
         self.thread.take()?.join().ok()
+    }
+}
+
+/// A server that has everything and does not serve yet.
+pub struct Loaded {
+    event_loop: Box<EventLoop>,
+    control: ServerControl,
+    http_addr: Option<SocketAddr>,
+    tcp_addr: Option<SocketAddr>,
+}
+
+impl Loaded {
+    /// As [`Server::http_addr`].
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// As [`Server::tcp_addr`].
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp_addr
+    }
+
+    /// As [`Server::control`].
+    pub fn control(&self) -> ServerControl {
+        self.control.clone()
+    }
+
+    /// As [`Server::run`].
+    ///
+    /// # Errors
+    /// When the system's event queue fails.
+    pub fn run(self) -> io::Result<ExitReport> {
+        self.event_loop.run()
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Faults {
     /// Rows launched, by model.
     pub(super) rows: [usize; 2],
     pub(super) abandoned: Vec<ModelId>,
+    /// Nobody wakes the loop when a step ends.
+    pub(super) polled: bool,
     /// Its end waits for the held steps.
     waits: bool,
 }
@@ -77,7 +79,8 @@ impl Executor for Fake {
         self.0.lock().unwrap().abandoned.push(model);
     }
     fn must_poll(&self) -> bool {
-        false
+        let faults = self.0.lock().unwrap();
+        faults.polled && !faults.held.is_empty()
     }
 }
 

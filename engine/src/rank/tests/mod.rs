@@ -137,9 +137,10 @@ fn the_other_model_goes_on_where_the_operator_wants_it_and_says_so() {
 /// A step that does not end: its requests are answered within its limit, and what comes late is dropped.
 #[test]
 fn a_hung_step_is_answered_and_the_model_comes_back() {
-    for on_peer_loss in [PeerLoss::Fail, PeerLoss::Continue] {
+    for (on_peer_loss, polled) in [(PeerLoss::Fail, false), (PeerLoss::Continue, true)] {
         let step_timeout = Some(Duration::from_millis(50));
         let mut bench = Bench::start(FaultOptions { on_peer_loss, step_timeout });
+        bench.set(|faults| faults.polled = polled);
         bench.hang(B);
         (0..8).for_each(|client| bench.submit(client, 0, 5, 40));
         bench.all_end(0..8);

@@ -15,6 +15,7 @@ pub struct HttpRequest {
 
 /// What [`RequestParser::poll`] found.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for every request")]
 pub enum Progress {
     /// Nothing new without more bytes.
     More,
@@ -26,6 +27,7 @@ pub enum Progress {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per connection")]
 enum State {
     Head,
     /// `dropped` counts the bytes of a body that nobody will look at.

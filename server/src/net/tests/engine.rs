@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `refuse-full`, `refuse-context` | refused |
 //! | `fail`, `fail-late` | fails before, after its first token |
+//! | `lose`, `lose-late` | its model is lost before, after its first token |
+//! | `refuse-lost` | refused, because its model is lost |
 //! | `hang`, `hang-late` | no token, one token, then silence until cancel or stop |
 //! | `slow` | one token every 2 ms |
 //! | others | all tokens at once |
@@ -43,7 +45,7 @@ impl FakeEngine {
             vocab: 256,
             context_len: 512,
             eos_ids: vec![0],
-            heads: Vec::new(),
+            ..ModelInfo::default()
         };
         let info = EngineInfo {
             models: vec![model],
@@ -134,6 +136,7 @@ impl Worker {
                         max_new_tokens: 3,
                         context_len: 512,
                     })),
+                    "refuse-lost" => Some(RefuseError::Submit(SubmitError::ModelLost { model: ModelId(0) })),
                     _ => None,
                 };
                 match error {
@@ -170,8 +173,8 @@ impl Live {
     fn advance(&mut self, events: &mut Vec<ClientEvent>) -> bool {
         let client = self.request.client;
         let limit = match self.script.as_str() {
-            "hang" | "fail" => 0,
-            "hang-late" | "fail-late" => 1,
+            "hang" | "fail" | "lose" => 0,
+            "hang-late" | "fail-late" | "lose-late" => 1,
             "slow" => self.written + 1,
             _ => u32::MAX,
         };
@@ -183,6 +186,7 @@ impl Live {
             "fail" | "fail-late" => {
                 FinishReason::Failed(FailKind::Row { model: ModelId(0), fault: RowFault::NonFinite })
             }
+            "lose" | "lose-late" => FinishReason::Failed(FailKind::ModelLost { model: ModelId(0) }),
             // One that waits for a stop must not be over before it.
             "hang" | "hang-late" => return true,
             _ if self.written == self.request.max_new_tokens => FinishReason::Length,

@@ -16,6 +16,7 @@ fn ms(count: u64) -> Option<Duration> {
 #[test]
 fn a_request_that_waits_too_long_is_told_to_come_again() {
     let server = Harness::with(|config| config.timeouts.queue = ms(60));
+    server.engine.status.waiting.store(1, Ordering::Relaxed);
     let answer = server.complete("{\"prompt\":\"hang\",\"stream\":true}");
     assert_eq!((answer.status, answer.code().as_str()), (503, "queue_timeout"));
     assert_eq!(answer.headers["retry-after"], "1");
@@ -26,6 +27,13 @@ fn a_request_that_waits_too_long_is_told_to_come_again() {
     // One that has begun is not waiting.
     let answer = server.complete("{\"prompt\":\"slow\",\"max_tokens\":100}");
     assert_eq!(answer.status, 200);
+    // And none is where the engine has no queue: this one's prompt is being read.
+    server.engine.status.waiting.store(0, Ordering::Relaxed);
+    let mut client = server.client();
+    client.send(post("{\"prompt\":\"hang\",\"stop_after\":1}"));
+    server.engine.wait_for("submit hang", 3);
+    std::thread::sleep(Duration::from_millis(150));
+    assert_eq!(server.engine.count("cancel"), 2);
 }
 
 #[test]
@@ -91,7 +99,7 @@ fn a_loading_server_says_so_and_then_serves_the_same_connections() {
     let server = Server::bind(config).unwrap();
     let waker = server.waker();
     let loading = server.answer_loading().unwrap();
-    let (http, control) = (loading.http_addr().unwrap(), loading.control());
+    let http = loading.http_addr().unwrap();
     let mut client = Client::new(http);
     for path in ["/health", "/ready", "/v1/models", "/metrics", "/props", "/v1/models/pair"] {
         client.send(get(path));
@@ -110,15 +118,15 @@ fn a_loading_server_says_so_and_then_serves_the_same_connections() {
     let (_engine, handle) = FakeEngine::start(Box::new(waker));
     let app =
         App { engine: handle, frontend: Arc::new(FakeFrontend), routes: served(), props: b"{}".to_vec() };
-    let thread = std::thread::spawn(move || loading.run(app).unwrap());
-    let ready = loop {
-        client.send(get("/ready"));
-        let answer = client.answer();
-        if answer.status == 200 {
-            break answer;
-        }
-    };
-    assert_eq!(ready.json()["status"], "ready");
+    let loaded = loading.finish(app).unwrap();
+    let control = loaded.control();
+    let thread = std::thread::spawn(move || loaded.run().unwrap());
+    client.send(get("/ready"));
+    assert_eq!(
+        client.answer().json()["status"],
+        "ready",
+        "from the moment on at which it is known to be loaded"
+    );
     client.send(post("{\"prompt\":\"a\"}"));
     assert_eq!(client.answer().status, 200);
     line.send("{\"id\":2,\"prompt\":\"a\"}\n");

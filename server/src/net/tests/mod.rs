@@ -1,10 +1,12 @@
 //! The whole network part over loopback sockets, with a scripted engine and a scripted front end.
 
 mod engine;
+mod faults;
 mod frontend;
 mod keys;
 mod limits;
 mod lines;
+mod log;
 mod metrics;
 mod misuse;
 mod paths;
@@ -20,6 +22,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use tokenrouter_engine::EngineHandle;
 
 use crate::api::ServedRoute;
 
@@ -42,6 +46,13 @@ impl Harness {
     }
 
     fn with(change: impl FnOnce(&mut NetConfig)) -> Self {
+        Self::with_engine(change, |_| {})
+    }
+
+    fn with_engine(
+        change: impl FnOnce(&mut NetConfig),
+        engine_change: impl FnOnce(&mut EngineHandle),
+    ) -> Self {
         let any = Some((Ipv4Addr::LOCALHOST, 0).into());
         let mut config = NetConfig { http: any, tcp: any, handle_signals: false, ..NetConfig::default() };
         // Some tests end while clients are open; the server need not wait long for them.
@@ -50,7 +61,8 @@ impl Harness {
         let server = Server::bind(config).unwrap();
         let (http, tcp) = (server.http_addr().unwrap(), server.tcp_addr().unwrap());
         let control = server.control();
-        let (engine, handle) = FakeEngine::start(Box::new(server.waker()));
+        let (engine, mut handle) = FakeEngine::start(Box::new(server.waker()));
+        engine_change(&mut handle);
         let routes = served();
         let props = b"{\"models\":2}".to_vec();
         let app = App { engine: handle, frontend: Arc::new(FakeFrontend), routes, props };
