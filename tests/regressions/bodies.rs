@@ -83,28 +83,30 @@ fn a_huge_prompt_blocked_everybody() {
         line.trim().trim_end_matches(" kB").parse::<usize>().expect("kilobytes") << 10
     };
     let before = resident();
-    let mut socket = connect(server.http);
-    let body = json!({"prompt": rendered(&problems(1)[0].prompt), "max_tokens": 3500, "ignore_eos": true,
+    let body = json!({"prompt": rendered(&problems(1)[0].prompt), "max_tokens": 500, "ignore_eos": true,
         "temperature": 1, "seed": 1, "stream": true});
-    socket
-        .write_all(&request("POST", "/v1/completions", body.to_string().as_bytes()))
-        .expect("the server reads");
-    let mut stream = BufReader::new(socket);
-    assert_eq!(read_head(&mut stream).0, 200);
+    let small = request("POST", "/v1/completions", body.to_string().as_bytes());
     let text = "In January Mia has 19 apples. ".repeat(LARGE / 30);
     let huge = [
         ("/v1/completions", json!({"prompt": text, "max_tokens": 1})),
         ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": text}], "max_tokens": 1})),
+        ("/v1/completions", json!({"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 8})),
+        ("/tokenize", json!({"prompt": text})),
+        ("/tokenize", json!({"messages": [{"role": "user", "content": text}]})),
     ]
     .map(|(path, body)| request("POST", path, body.to_string().as_bytes()));
     let busy = AtomicBool::new(true);
     let (events, probes) = std::thread::scope(|scope| {
         let events = scope.spawn(|| {
-            let (mut line, mut count) = (String::new(), 0);
+            let mut count = 0;
             while busy.load(Ordering::Relaxed) {
-                line.clear();
-                assert!(stream.read_line(&mut line).expect("the stream goes on") > 0, "it ended");
-                count += usize::from(line.starts_with("data: "));
+                let mut socket = connect(server.http);
+                socket.write_all(&small).expect("the server reads");
+                let mut stream = BufReader::new(socket);
+                assert_eq!(read_head(&mut stream).0, 200);
+                let events = stream.lines().map_while(Result::ok).filter(|line| line.starts_with("data: "));
+                // Each is seen when it comes.
+                events.take_while(|_| busy.load(Ordering::Relaxed)).for_each(|_| count += 1);
             }
             count
         });

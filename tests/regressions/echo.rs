@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::http::post;
 use crate::support::process::ServerProcess;
 use crate::support::scripted::{SURE, Script, pair_config};
-use crate::support::tokenizers::{START, TestTokenizer, byte_bpe};
+use crate::support::tokenizers::{TestTokenizer, byte_bpe};
 
 struct Rig {
     server: ServerProcess,
@@ -35,7 +35,7 @@ fn rig() -> Rig {
     });
     // Pages of 16 tokens and steps of 8: prompts are read in pieces, and found in the cache the second time.
     let config = pair_config(&small, &large, "name = \"r-stitch\"\nthreshold = 0.03", "");
-    let config = config.replace("threads = 1", "threads = 1\nmax_step_tokens = 8");
+    let config = config.replace("threads = 1", "threads = 1\nmax_batch = 8\nmax_step_tokens = 8");
     Rig { server: ServerProcess::start(&config), tokenizer }
 }
 

@@ -25,7 +25,7 @@ fn a_seeded_answer_depended_on_who_else_was_running() {
     for router in ["name = \"r-stitch\"\nthreshold = 0.03", "name = \"me\"\nweights = [0.6, 0.4]"] {
         let server = server(router);
         let prompt = |i: usize| rendered(&problems(i + 1)[i].prompt);
-        let a = json!({"prompt": prompt(0), "max_tokens": 60, "temperature": 0.8, "seed": 42, "n": 2,
+        let a = json!({"prompt": prompt(0), "max_tokens": 60, "temperature": 1.5, "seed": 42, "n": 2,
             "ignore_eos": true, "return_token_ids": true, "presence_penalty": 0.3, "repetition_penalty": 1.1, "logprobs": 3});
         let ask = |body: &Value| {
             let answer = post(server.http, "/v1/completions", body);
