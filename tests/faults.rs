@@ -95,7 +95,9 @@ fn answers(engine: &EngineHandle, count: usize) -> HashMap<u64, Outcome> {
                 }
                 ClientEvent::Finished { client, reason, usage } => {
                     let (tokens, writers) = written.remove(&client).unwrap_or_default();
-                    let before = done.insert(client, Outcome { tokens, writers, reason, usage });
+                    let (logprobs, prompt) = (Vec::new(), Vec::new());
+                    let outcome = Outcome { tokens, writers, logprobs, prompt, reason, usage };
+                    let before = done.insert(client, outcome);
                     assert!(before.is_none(), "{client} ends twice");
                 }
                 other => panic!("{other:?}"),

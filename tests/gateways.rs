@@ -23,7 +23,7 @@ fn long_stream() -> Value {
 }
 
 /// A stream of which the first event has come.
-fn begin(server: &ServerProcess) -> impl BufRead {
+fn begin(server: &ServerProcess) -> impl BufRead + use<> {
     let mut socket = connect(server.http);
     let body = long_stream().to_string();
     socket.write_all(&request("POST", "/v1/completions", body.as_bytes())).expect("the server reads");
