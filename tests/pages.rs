@@ -96,7 +96,9 @@ fn the_page_to_try_colours_every_token_by_its_writer() {
         "/v1/chat/completions",
         &json!({"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 256}),
     );
-    assert_eq!(asked.json()["choices"][0]["message"]["content"], browser.text("answer"));
+    let message = &asked.json()["choices"][0]["message"];
+    let whole = [&message["reasoning_content"], &message["content"]].map(|part| part.as_str().unwrap_or(""));
+    assert_eq!(browser.run("return document.getElementById('answer').textContent"), whole.concat());
     picture(&browser, "try");
 
     // Another route, and text as it is.

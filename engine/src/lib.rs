@@ -40,7 +40,7 @@ pub use handle::{
     RouteInfo, SendError,
 };
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
-pub use start::{EngineConfig, EngineError, EngineModel, RouteConfig, start, start_wrapped};
+pub use start::{Checked, EngineConfig, EngineError, EngineModel, RouteConfig, check, start, start_wrapped};
 pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};

@@ -1,5 +1,6 @@
 //! From a configuration to a running engine: open every model, plan memory once, build, start the rank loops.
 
+mod check;
 mod ranks;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ use crate::planner::Planner;
 use crate::rank::RankLoop;
 use crate::ranks::Placed;
 use crate::status::EngineStatus;
+
+pub use check::{Checked, check};
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
 const COMMAND_QUEUE: usize = 1024;

@@ -1,7 +1,6 @@
 //! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`, `convert-router`.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -10,7 +9,9 @@ use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
 use crate::config::{Config, DeviceName, LogFormat, Overrides};
-use crate::{calibrate, config, convert, demo, eval, generate, logging, paint, plan, serve, simulate};
+use crate::{
+    calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, serve, simulate,
+};
 
 /// Serving system for token-level LLM routing.
 #[derive(Debug, Parser)]
@@ -58,15 +59,12 @@ pub struct DemoArgs {
     /// Serve without answering the built-in prompt.
     #[arg(long)]
     pub serve_only: bool,
-    /// Address of the HTTP endpoint; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDR")]
-    pub http: SocketAddr,
-    /// Address of the raw TCP endpoint; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:8001", value_name = "ADDR")]
-    pub tcp: SocketAddr,
     /// Folder of the demo pair.
     #[arg(long, value_name = "DIR")]
     pub models: Option<PathBuf>,
+    /// Keys of the configuration.
+    #[command(flatten)]
+    pub overrides: Overrides,
 }
 
 /// Flags of `serve`.
@@ -75,6 +73,12 @@ pub struct ServeArgs {
     /// The TOML file that describes models, router, budget and server.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Print the configuration with the origin of every value, as TOML, and end.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Check the configuration, the checkpoints and the memory plan, and end; needs no GPU.
+    #[arg(long)]
+    pub check: bool,
     /// Keys of the configuration.
     #[command(flatten)]
     pub overrides: Overrides,
@@ -145,9 +149,19 @@ pub(crate) fn tell(line: &str) {
 }
 
 fn serve_file(args: &ServeArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
-    let flags = args.overrides.clone().and("--device", "device", device.map(|device| device.name().into()));
+    let flags = args.overrides.clone().on_device(device);
     let config = Config::load_with(args.config.as_deref(), &flags)?;
     logging::start(config.log.format, &config.log.level)?;
     config.warnings().iter().for_each(|warning| tell(&format!("warning: {warning}")));
+    if args.print_config {
+        paint::emit(&config.to_toml())?;
+    }
+    if args.check {
+        let checked = deploy::check(&config, registry)?;
+        paint::emit(&checked.to_string())?;
+    }
+    if args.print_config || args.check {
+        return Ok(());
+    }
     serve::Started::new(&config, registry)?.announce().run()
 }

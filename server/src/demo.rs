@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokenrouter_scheduler::router::{HeadKind, Registry};
 
 use crate::cli::DemoArgs;
-use crate::config::{Config, DeviceName};
+use crate::config::{Config, DeviceName, FileText, Overrides};
 use crate::paint::{Painter, emit};
 use crate::serve::Started;
 
@@ -35,6 +35,7 @@ threshold = 0.03
 memory = "64MiB"
 
 [server]
+tcp = "127.0.0.1:8001"
 served_model_name = "demo"
 "#;
 
@@ -43,10 +44,7 @@ served_model_name = "demo"
 /// # Errors
 /// One line that says what is wrong.
 pub fn run(args: &DemoArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
-    let mut config = config(args.models.as_deref())?;
-    config.on_device(device)?;
-    config.server.http = args.http;
-    config.server.tcp = Some(args.tcp);
+    let config = config_with(args.models.as_deref(), &args.overrides.clone().on_device(device))?;
     let started = Started::new(&config, registry)?.announce();
     if args.serve_only {
         return started.run();
@@ -73,6 +71,11 @@ pub fn run(args: &DemoArgs, device: Option<DeviceName>, registry: &Registry) -> 
 /// # Errors
 /// When the pair is in none of these places.
 pub fn config(dir: Option<&Path>) -> Result<Config, String> {
+    config_with(dir, &Overrides::default())
+}
+
+/// The same, under the environment and flags.
+fn config_with(dir: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
     let mut places: Vec<PathBuf> = Vec::new();
     match dir {
         Some(dir) => places.push(dir.to_owned()),
@@ -89,7 +92,7 @@ pub fn config(dir: Option<&Path>) -> Result<Config, String> {
         let shown: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         format!("the demo pair is not in {}; give its folder with --models", shown.join(", "))
     })?;
-    Config::parse(CONFIG, dir)
+    Config::over(FileText { name: "the demo pair", text: CONFIG, base: dir }, flags)
 }
 
 /// The problems that lie beside the pair of `config`, if they do.

@@ -1,6 +1,7 @@
 //! From a configuration to the parts that run: tokenizers checked against each other, routes named, engine started.
 
 mod chat;
+mod check;
 mod routes;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,9 +13,12 @@ use tokenrouter_engine::{
 use tokenrouter_scheduler::router::{Registry, RouterError};
 use tokenrouter_scheduler::{ModelId, PeerLoss};
 
-use crate::api::{AnswerContext, ApiLimits, ServedModel, ServedRoute};
-use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss};
+use crate::api::{AnswerContext, ApiLimits, RoutingLimits, ServedModel, ServedRoute};
+use crate::config::{Config, DeviceName, FaultsSection, OnPeerLoss, RequestLimitsSection};
+use crate::sources;
 use crate::text::{TextModel, check_pair};
+
+pub use check::{Checked, check};
 
 /// A started deployment without sockets.
 pub struct Deployment {
@@ -37,26 +41,39 @@ pub fn start(
     registry: &Registry,
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<Deployment, String> {
+    let config = &sources::resolve(config)?;
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
     let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| refusal(&e))?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
+    let routes: Vec<_> = engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect();
     let limits = ApiLimits {
         max_n: config.server.max_n,
         max_choices: config.server.max_running.saturating_add(config.server.max_waiting),
         chat: chat::settings(&config.chat, &text),
+        routing: routing_limits(&config.request_limits, routes.clone()),
         ..ApiLimits::new(&text, engine.info.context_len, names)
     };
     let context = Arc::new(AnswerContext {
         text: text.clone(),
         eos_ids: engine.info.eos_ids.clone(),
-        routes: engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect(),
+        routes,
         models: engine.info.models.iter().map(|m| m.name.clone()).collect(),
         prices: config.models.iter().map(|model| model.price).collect(),
         system_fingerprint: fingerprint(config, &text),
     });
     Ok(Deployment { engine, text, limits, context })
+}
+
+/// What requests may set about routing.
+fn routing_limits(section: &RequestLimitsSection, routes: Vec<ServedRoute>) -> RoutingLimits {
+    RoutingLimits {
+        threshold: section.threshold,
+        max_llm_fraction: section.max_llm_fraction,
+        router: section.router,
+        routes,
+    }
 }
 
 /// A refusal of the engine; a threshold that nobody gives is said with every place that could give it.

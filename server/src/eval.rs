@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use serde_json::json;
 use tokenrouter_scheduler::router::Registry;
 
+pub(crate) use crate::progress::Progress;
 pub(crate) use drive::{Batch, How, drive, prepare, stop};
 pub use problems::Check;
-pub(crate) use crate::progress::Progress;
 pub use quality::Quality;
 pub(crate) use report::decimal;
 pub(crate) use row::large_share;

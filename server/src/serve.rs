@@ -40,7 +40,7 @@ impl Started {
         let models = deploy::model_lines(config, &deployment.engine.info).collect();
         let thresholds = deploy::threshold_lines(&deployment.engine.info.routes).collect();
         let name = config.server.served_model_name.clone();
-        let props = props(&deployment);
+        let props = props(config, &deployment);
         let frontend =
             ApiFrontend::new(deployment.limits, deployment.context.clone()).logging_texts(config.log.prompts);
         let app = App {
@@ -104,8 +104,9 @@ fn watch(config: &Config, deployment: &Deployment) -> Result<(), String> {
         .map_err(|e| format!("no thread for the throughput lines: {e}"))
 }
 
-/// What clients that set themselves up by it want to know: what runs, and how much fits.
-fn props(deployment: &Deployment) -> Vec<u8> {
+/// What clients that set themselves up by it want to know: what runs, how much fits, and the configuration without
+/// secrets and paths.
+fn props(config: &Config, deployment: &Deployment) -> Vec<u8> {
     let info = &deployment.engine.info;
     let models: Vec<_> = info
         .models
@@ -120,6 +121,9 @@ fn props(deployment: &Deployment) -> Vec<u8> {
     let props = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"), "max_model_len": info.context_len,
         "capacity_tokens": info.capacity_tokens, "models": models, "routes": routes,
+        // The names that clients of llama.cpp read.
+        "default_generation_settings": {"n_ctx": info.context_len}, "total_slots": config.server.max_running,
+        "config": config.to_json(),
     });
     props.to_string().into_bytes()
 }
@@ -152,7 +156,6 @@ fn tls(section: &ServerSection) -> Result<Option<TlsFiles>, String> {
 /// What the network thread is told.
 fn net_config(config: &Config) -> Result<NetConfig, String> {
     let section = &config.server;
-    let log_prompts = config.log.prompts;
     let seconds = Duration::from_secs_f64;
     let mut config = NetConfig {
         http: Some(section.http),
@@ -164,7 +167,6 @@ fn net_config(config: &Config) -> Result<NetConfig, String> {
         access: Arc::new(access(section)?),
         metrics_need_key: section.metrics_need_key,
         tls: tls(section)?,
-        log_prompts,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;

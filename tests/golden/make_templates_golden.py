@@ -97,7 +97,8 @@ def render(tokenizer, title, messages, more, ids):
     try:
         case = dict(text=tokenizer.apply_chat_template(messages, tokenize=False, **arguments(more)))
     except (TemplateError, ValueError) as e:
-        return dict(error=str(e).split("!")[0])
+        # The words of transformers' own refusal would quote the whole chat.
+        return dict(error="continue_final_message" if isinstance(e, ValueError) else str(e))
     if ids:
         case["ids"] = tokenizer.apply_chat_template(
             messages, tokenize=True, return_dict=False, sanitize_control_tokens=title in FORGED, **arguments(more))
@@ -105,6 +106,9 @@ def render(tokenizer, title, messages, more, ids):
 
 
 def cases(tokenizer, ids, titles=None):
+    # The server guards all added tokens that look like markup, whether the template writes them or not.
+    tokenizer.chat_control_tokens = [
+        token.content for token in tokenizer.added_tokens_decoder.values() if token.content.strip()[:1] in "<["]
     return [dict(title=title, messages=messages, arguments=more, **render(tokenizer, title, messages, more, ids))
             for title, messages, more in CONVERSATIONS if titles is None or title in titles]
 

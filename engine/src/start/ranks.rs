@@ -153,7 +153,11 @@ pub(super) fn step_limits(options: &ModelOptions) -> StepLimits {
     }
 }
 
-fn plan_memory(
+/// One budget for all parts of all models on the CPU.
+///
+/// # Errors
+/// [`EngineError::Budget`], with every term.
+pub(super) fn plan_memory(
     config: &EngineConfig,
     placement: &Placement,
     open: &[OpenModel],

@@ -23,7 +23,10 @@ pub(crate) fn routes() -> Vec<ServedRoute> {
 }
 
 pub(crate) fn limits(text: &TextModel, context_len: usize) -> ApiLimits {
-    ApiLimits::new(text, context_len, routes().into_iter().map(|route| route.name).collect())
+    let mut limits =
+        ApiLimits::new(text, context_len, routes().into_iter().map(|route| route.name).collect());
+    limits.routing.routes = routes();
+    limits
 }
 
 pub(crate) fn context(text: &Arc<TextModel>) -> Arc<AnswerContext> {

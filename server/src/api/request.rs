@@ -3,6 +3,7 @@
 use crate::api::ApiError;
 use crate::api::settings::ChatSettings;
 use crate::api::split::OutputPlan;
+use crate::api::token_routing::RoutingLimits;
 use crate::api::truncate::Truncate;
 use crate::text::{RenderedPrompt, TextModel};
 use tokenrouter_engine::SamplingParams;
@@ -33,6 +34,8 @@ pub struct ApiLimits {
     pub default_sampling: SamplingParams,
     /// How chats are rendered and their answers taken apart.
     pub chat: ChatSettings,
+    /// What requests may set about routing.
+    pub routing: RoutingLimits,
 }
 
 impl ApiLimits {
@@ -50,6 +53,7 @@ impl ApiLimits {
             default_route: RouteId(0),
             default_sampling: SamplingParams::default(),
             chat: ChatSettings::default(),
+            routing: RoutingLimits::default(),
         }
     }
 

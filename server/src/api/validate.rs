@@ -6,13 +6,13 @@
 
 use crate::api::ApiError;
 use crate::api::fields::{Fields, integer};
-use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput, RoutingReturn};
+use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput};
 use crate::api::split::OutputPlan;
+use crate::api::token_routing::token_routing;
 use crate::api::truncate::Truncate;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 use tokenrouter_engine::{MAX_LOGPROBS, SamplingParams};
-use tokenrouter_scheduler::Threshold;
 
 const MAX_STOPS: usize = 16;
 const MAX_STOP_IDS: usize = 256;
@@ -53,11 +53,11 @@ pub(crate) fn request(
     let max_tokens = max_tokens(&fields, echo)?;
     let most = max_tokens.unwrap_or(u32::MAX);
     let min_tokens = fields.int("min_tokens", 0..=i64::from(most))?.unwrap_or(0) as u32;
-    let routing = token_routing(&fields)?;
+    let routing = token_routing(&fields, limits, route)?;
     fields.flag("spaces_between_special_tokens", true)?;
     Ok(ApiRequest {
         kind: defaults.kind,
-        route,
+        route: routing.route,
         served_name,
         prompts,
         n,
@@ -241,52 +241,6 @@ fn stops(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         text.map(str::to_owned)
     };
     list.iter().map(|value| text(value).ok_or_else(wrong)).collect()
-}
-
-/// What `token_routing` asks for.
-#[derive(Default)]
-struct TokenRouting {
-    back: RoutingReturn,
-    threshold: Option<Threshold>,
-    max_llm_fraction: Option<f32>,
-    query_score: Option<f32>,
-}
-
-fn token_routing(fields: &Fields<'_>) -> Result<TokenRouting, ApiError> {
-    const NAME: &str = "token_routing";
-    const KEYS: [&str; 5] = ["return", "threshold", "max_llm_fraction", "query_score", "pin"];
-    let Some(map) = fields.object(NAME)? else { return Ok(TokenRouting::default()) };
-    if map.keys().any(|key| !KEYS.contains(&key.as_str())) {
-        let message = format!("token_routing has an unknown key; known are {}", KEYS.join(", "));
-        return Err(ApiError::invalid(NAME, message));
-    }
-    let inner = Fields::nested(map, "token_routing.");
-    if inner.get("pin").is_some() {
-        let message = "token_routing.pin is not supported; name the single model's route as `model`";
-        return Err(ApiError::unsupported("token_routing.pin", message));
-    }
-    let back = match inner.text("return")? {
-        None => RoutingReturn::None,
-        Some(text) => RoutingReturn::parse(text)
-            .ok_or_else(|| inner.invalid("return", "`none`, `summary` or `tokens`"))?,
-    };
-    let threshold = match inner.get("threshold") {
-        None => None,
-        Some(Value::String(word)) if word == "always" => Some(Threshold::Always),
-        Some(Value::String(word)) if word == "never" => Some(Threshold::Never),
-        Some(value) => {
-            let number = value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
-            let wrong = || inner.invalid("threshold", "a number, `always` or `never`");
-            Some(Threshold::Value(number.ok_or_else(wrong)?))
-        }
-    };
-    let max_llm_fraction = inner.number("max_llm_fraction", 0.0..=1.0)?;
-    Ok(TokenRouting {
-        back,
-        threshold,
-        max_llm_fraction,
-        query_score: inner.number("query_score", 0.0..=1.0)?,
-    })
 }
 
 fn request_id(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {

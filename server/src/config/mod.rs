@@ -95,7 +95,15 @@ impl Config {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| format!("{name}: {e}"))?;
         let base = path.parent().unwrap_or(Path::new(""));
-        Config::resolve(Some(FileText { name: &name, text: &text, base }), &environment(), flags)
+        Config::over(FileText { name: &name, text: &text, base }, flags)
+    }
+
+    /// Flags over the variables of this process over a text.
+    ///
+    /// # Errors
+    /// As `load`.
+    pub(crate) fn over(file: FileText<'_>, flags: &Overrides) -> Result<Config, String> {
+        Config::resolve(Some(file), &environment(), flags)
     }
 
     /// Checks the text of a file whose relative paths start at `base`. The environment says nothing.

@@ -2,6 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use super::DeviceName;
 use super::keys::{Form, SECTIONS};
 use super::kind::Kind;
 
@@ -43,6 +44,11 @@ impl Overrides {
     /// What was given.
     pub(crate) fn given(&self) -> &[Given] {
         &self.given
+    }
+
+    /// With `--device`, which stands before the command.
+    pub(crate) fn on_device(self, device: Option<DeviceName>) -> Self {
+        self.and("--device", "device", device.map(|device| device.name().into()))
     }
 
     /// One more, as if its flag had been given.

@@ -263,3 +263,12 @@ pub struct HubSection {
 fn limit(seconds: f64) -> Option<Duration> {
     (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
 }
+
+/// The section of a configuration that says nothing about it, for tests.
+#[cfg(test)]
+impl Default for ServerSection {
+    fn default() -> Self {
+        let text = "[[model]]\nname = \"one\"\npath = \"x\"";
+        super::Config::parse(text, std::path::Path::new("")).expect("good").server
+    }
+}

@@ -43,10 +43,14 @@ impl Cache {
             Some(commit) => commit.to_owned(),
             None => {
                 let missing = || format!("it is not in the cache {}", self.root.display());
-                let text = std::fs::read_to_string(place.join("refs").join(&repo.revision)).map_err(|_| missing())?;
+                let text = std::fs::read_to_string(place.join("refs").join(&repo.revision))
+                    .map_err(|_| missing())?;
                 let commit = text.trim();
                 if !is_commit(commit) {
-                    return Err(format!("{} holds no commit", place.join("refs").join(&repo.revision).display()));
+                    return Err(format!(
+                        "{} holds no commit",
+                        place.join("refs").join(&repo.revision).display()
+                    ));
                 }
                 commit.to_owned()
             }

@@ -16,8 +16,8 @@ use crate::progress::Progress;
 
 /// Failures in a row without a new byte, after which a download is given up.
 const TRIES: u32 = 4;
-/// The pause before the second try; it doubles.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pause before the second try; it doubles. Tests do not wait.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
 const MEBI: u64 = 1 << 20;
 
 /// Downloads what a snapshot lacks.
@@ -77,15 +77,22 @@ impl Fetch<'_> {
         let _held = lock(&self.hub.cache.lock(self.repo, &info.etag))?;
         if !blob.is_file() {
             let partial = blobs.join(format!("{}.incomplete", info.etag));
-            self.download(&partial, &info)?;
-            check(&partial, &info).inspect_err(|_| {
-                // What is damaged would stay so for ever.
-                let _ = fs::remove_file(&partial);
-            })?;
+            let resumed = fs::metadata(&partial).is_ok_and(|data| data.len() > 0);
+            // What was here may have been the beginning of something else: then once more, from the start.
+            self.checked(&partial, &info)
+                .or_else(|e| if resumed { self.checked(&partial, &info) } else { Err(e) })?;
             fs::rename(&partial, &blob).map_err(|e| at(&blob, &e))?;
         }
         make(self.folder)?;
         point(&link, &Path::new("../../blobs").join(&info.etag))
+    }
+
+    /// Fills the partial file; what is damaged is removed, since it would stay so for ever.
+    fn checked(&self, partial: &Path, info: &FileInfo) -> Result<(), String> {
+        self.download(partial, info)?;
+        check(partial, info).inspect_err(|_| {
+            let _ = fs::remove_file(partial);
+        })
     }
 
     /// Fills the partial file. Cut connections are taken up again where they stopped, as long as bytes come.
@@ -93,7 +100,7 @@ impl Fetch<'_> {
         let open = OpenOptions::new().create(true).append(true).read(true).open(partial);
         let mut file = open.map_err(|e| at(partial, &e))?;
         let mut progress = Progress::new();
-        let mut failures = 0;
+        let (mut failures, mut best) = (0, 0);
         loop {
             let before = file.metadata().map_err(|e| at(partial, &e))?.len();
             if info.size == Some(before) && before > 0 {
@@ -107,10 +114,13 @@ impl Fetch<'_> {
                 }
                 Err(RemoteError::Passing(text)) => {
                     let now = file.metadata().map_err(|e| at(partial, &e))?.len();
-                    failures = if now > before { 0 } else { failures + 1 };
+                    best = before.max(best);
+                    failures = if now > best { 0 } else { failures + 1 };
                     if failures == TRIES {
                         progress.clear();
-                        return Err(format!("{text} (what has arrived is kept, and the next try goes on from there)"));
+                        return Err(format!(
+                            "{text} (what has arrived is kept, and the next try goes on from there)"
+                        ));
                     }
                     std::thread::sleep(PAUSE * 2u32.pow(failures.saturating_sub(1)));
                 }
@@ -136,13 +146,17 @@ impl Fetch<'_> {
             file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(|e| broken(&e))?;
             done = 0;
             if response.status().as_u16() == 416 {
-                return Err(RemoteError::Passing(format!("{} is shorter than what was here of it", self.file)));
+                return Err(RemoteError::Passing(format!(
+                    "{} is shorter than what was here of it",
+                    self.file
+                )));
             }
         }
         let mut body = response.into_body().into_reader();
         let mut buffer = vec![0; 1 << 18];
         loop {
-            let count = body.read(&mut buffer).map_err(|e| RemoteError::Passing(format!("{}: {e}", self.file)))?;
+            let count =
+                body.read(&mut buffer).map_err(|e| RemoteError::Passing(format!("{}: {e}", self.file)))?;
             if count == 0 {
                 break;
             }
@@ -154,9 +168,10 @@ impl Fetch<'_> {
             }
         }
         match info.size {
-            Some(size) if done < size => {
-                Err(RemoteError::Passing(format!("{}: the connection ended at {done} of {size} bytes", self.file)))
-            }
+            Some(size) if done < size => Err(RemoteError::Passing(format!(
+                "{}: the connection ended at {done} of {size} bytes",
+                self.file
+            ))),
             _ => Ok(()),
         }
     }
@@ -179,7 +194,10 @@ fn check(partial: &Path, info: &FileInfo) -> Result<(), String> {
     let mut file = File::open(partial).map_err(|e| at(partial, &e))?;
     let size = file.metadata().map_err(|e| at(partial, &e))?.len();
     if let Some(wanted) = info.size.filter(|wanted| *wanted != size) {
-        return Err(format!("{} bytes have arrived where {wanted} were announced; they were thrown away", size));
+        return Err(format!(
+            "{} bytes have arrived where {wanted} were announced; they were thrown away",
+            size
+        ));
     }
     let hex = info.etag.bytes().all(|b| b.is_ascii_hexdigit());
     let found = match info.etag.len() {
@@ -208,7 +226,8 @@ fn hash(mut digest: impl Digest, file: &mut File) -> std::io::Result<String> {
 /// Waits for the lock; it goes when the file is closed.
 fn lock(path: &Path) -> Result<File, String> {
     path.parent().map_or(Ok(()), make)?;
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(|e| at(path, &e))?;
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(|e| at(path, &e))?;
     file.lock().map_err(|e| at(path, &e))?;
     Ok(file)
 }

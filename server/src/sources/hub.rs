@@ -19,7 +19,10 @@ pub struct Hub {
 
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hub").field("cache", &self.cache).field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("Hub")
+            .field("cache", &self.cache)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
     }
 }
 
@@ -34,14 +37,16 @@ impl Hub {
         let home = set("HF_HOME").map(PathBuf::from).or_else(|| Some(cache_home()?.join("huggingface")));
         let home = home.unwrap_or_else(|| PathBuf::from("huggingface"));
         let cache = section.cache.clone();
-        let cache = cache.or_else(|| set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).map(PathBuf::from));
+        let cache =
+            cache.or_else(|| set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).map(PathBuf::from));
         let endpoint = section.endpoint.clone().or_else(|| set("HF_ENDPOINT"));
         let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".into());
         let token_file = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
         let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| std::fs::read_to_string(token_file).ok());
         let yes = |name: &str| {
-            set(name).is_some_and(|v| ["1", "ON", "YES", "TRUE"].contains(&v.trim().to_ascii_uppercase().as_str()))
+            set(name)
+                .is_some_and(|v| ["1", "ON", "YES", "TRUE"].contains(&v.trim().to_ascii_uppercase().as_str()))
         };
         let offline = match section.download {
             false => Some("hub.download is false"),

@@ -28,7 +28,9 @@ pub fn resolve(config: &Config) -> Result<Config, String> {
     let mut config = config.clone();
     let hub = Hub::new(&config.hub, &|name| std::env::var(name).ok());
     for model in &mut config.models {
-        let Some(repo) = model.repo.as_deref().filter(|_| model.path.as_os_str().is_empty()) else { continue };
+        let Some(repo) = model.repo.as_deref().filter(|_| model.path.as_os_str().is_empty()) else {
+            continue;
+        };
         let repo = Repo::new(repo, model.revision.as_deref())?;
         model.path = hub.folder(&repo).map_err(|e| format!("model \"{}\": {repo}: {e}", model.name))?;
     }
@@ -96,8 +98,13 @@ fn is_commit(text: &str) -> bool {
 }
 
 /// Files of a repository beside its weights. The first two are needed.
-const FILES: [&str; 5] =
-    ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+const FILES: [&str; 5] = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+];
 /// How many of [`FILES`] must be there.
 const NEEDED: usize = 2;
 /// Weights in one file.
@@ -112,11 +119,14 @@ const INDEX: &str = "model.safetensors.index.json";
 fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     let bad = |what: &str| format!("{INDEX}: {what}");
     let json: serde_json::Value = serde_json::from_slice(index).map_err(|e| bad(&e.to_string()))?;
-    let map = json.get("weight_map").and_then(|map| map.as_object()).ok_or_else(|| bad("weight_map is missing"))?;
+    let map =
+        json.get("weight_map").and_then(|map| map.as_object()).ok_or_else(|| bad("weight_map is missing"))?;
     let mut files: Vec<String> = Vec::new();
     for file in map.values() {
         let file = file.as_str().filter(|file| is_word(file) && file.ends_with(".safetensors"));
-        files.push(file.ok_or_else(|| bad("weight_map names something that is no .safetensors file"))?.to_owned());
+        files.push(
+            file.ok_or_else(|| bad("weight_map names something that is no .safetensors file"))?.to_owned(),
+        );
     }
     files.sort();
     files.dedup();

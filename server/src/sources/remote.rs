@@ -75,7 +75,8 @@ impl<'a> Remote<'a> {
         let json: Value = serde_json::from_slice(&text).map_err(|_| wrong("JSON"))?;
         let commit = json.get("sha").and_then(Value::as_str).filter(|commit| is_commit(commit));
         let files = json.get("siblings").and_then(Value::as_array).ok_or_else(|| wrong("a list of files"))?;
-        let names = files.iter().filter_map(|file| Some(file.get("rfilename")?.as_str()?.to_owned())).collect();
+        let names =
+            files.iter().filter_map(|file| Some(file.get("rfilename")?.as_str()?.to_owned())).collect();
         Ok((commit.ok_or_else(|| wrong("a commit"))?.to_owned(), names))
     }
 
@@ -89,7 +90,9 @@ impl<'a> Remote<'a> {
         let etag = text("x-linked-etag").or(text("etag")).unwrap_or_default();
         let etag = etag.trim_start_matches("W/").trim_matches('"');
         // It becomes the name of a file.
-        let plain = !etag.is_empty() && etag.len() <= 128 && etag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let plain = !etag.is_empty()
+            && etag.len() <= 128
+            && etag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         if !plain {
             return Err(RemoteError::Final(format!("{url} answers without a usable etag")));
         }
@@ -99,7 +102,13 @@ impl<'a> Remote<'a> {
     }
 
     /// The bytes of a file from `start` on. The answer may begin at 0 all the same (status 200, not 206).
-    pub(super) fn bytes(&self, repo: &Repo, commit: &str, file: &str, start: u64) -> Result<Response<Body>, RemoteError> {
+    pub(super) fn bytes(
+        &self,
+        repo: &Repo,
+        commit: &str,
+        file: &str,
+        start: u64,
+    ) -> Result<Response<Body>, RemoteError> {
         let range = (start > 0).then(|| format!("bytes={start}-"));
         self.get(&self.address(repo, commit, file), false, range.as_deref())
     }
@@ -167,11 +176,15 @@ fn checked(url: &str, response: Response<Body>, with_token: bool) -> Result<Resp
     let why = header(response.headers(), "x-error-code");
     let token = if with_token { "the token in use may not read it" } else { "HF_TOKEN can name a token" };
     let text = match (status.as_u16(), why) {
-        (401 | 403, "GatedRepo") => format!("access must be granted on the hub's page of the repository first; {token}"),
+        (401 | 403, "GatedRepo") => {
+            format!("access must be granted on the hub's page of the repository first; {token}")
+        }
         (404, "RevisionNotFound") => "there is no such revision".into(),
         (404, "EntryNotFound") => format!("{url} is not there"),
         // The hub does not tell strangers whether a repository exists.
-        (401, _) | (404, "RepoNotFound") => format!("there is no such repository, or it is private ({token})"),
+        (401, _) | (404, "RepoNotFound") => {
+            format!("there is no such repository, or it is private ({token})")
+        }
         (403, _) => format!("{url} is forbidden; {token}"),
         (404, _) => format!("{url} is not there"),
         (code, _) => format!("{url} answers {code}"),

@@ -217,7 +217,7 @@ fn token_routing_is_checked_strictly() {
     ] {
         both_refused("token_routing", &value, 400, param, &value.to_string());
     }
-    both_refused("token_routing", &json!({"pin": "small"}), 422, "token_routing.pin", "pin");
+    both_refused("token_routing", &json!({"pin": "medium"}), 400, "token_routing.pin", "small, large");
 }
 
 #[test]
