@@ -74,8 +74,11 @@ pub fn config(dir: Option<&Path>) -> Result<Config, String> {
     config_with(dir, &Overrides::default())
 }
 
-/// The same, under the environment and flags.
-fn config_with(dir: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
+/// The same, under flags.
+///
+/// # Errors
+/// As [`config`], and what is wrong with a flag.
+pub fn config_with(dir: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
     let mut places: Vec<PathBuf> = Vec::new();
     match dir {
         Some(dir) => places.push(dir.to_owned()),
