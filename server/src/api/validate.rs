@@ -283,8 +283,8 @@ fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), Api
             return missing(name);
         }
     }
-    if fields.int("best_of", 1..=i64::from(u32::MAX))?.is_some_and(|best| best > 1) {
-        return missing("best_of");
+    if fields.get("best_of").is_some_and(|best| integer(best) != Some(1)) {
+        return Err(ApiError::invalid("best_of", "best_of must be 1; ask for several answers with n"));
     }
     if fields.flag("use_beam_search", false)? {
         return Err(ApiError::invalid("use_beam_search", "use_beam_search must be false"));
@@ -293,7 +293,7 @@ fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), Api
         return missing("echo");
     }
     if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return missing("suffix");
+        return Err(ApiError::invalid("suffix", "suffix must be empty: text cannot be written into a gap here"));
     }
     response_format(fields)
 }

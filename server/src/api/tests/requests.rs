@@ -175,7 +175,8 @@ fn bad_values_are_400_and_name_the_field() {
         "stream": [1, "true"],
         "return_token_ids": [1],
         "response_format": ["text", {}, {"type": "secret"}],
-        "best_of": [0, "1"],
+        "best_of": [0, 2, 1.5, "1"],
+        "suffix": ["x", 1],
         "use_beam_search": [true],
         "top_logprobs": [1, 21, -1],
         "request_id": ["", "a b", "a\n", "é", vec!["x"], "x".repeat(129)],
@@ -223,8 +224,6 @@ fn token_routing_is_checked_strictly() {
 #[test]
 fn what_is_missing_is_422_and_never_ignored() {
     let cases = json!({
-        "suffix": ["x"],
-        "best_of": [2],
         "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}],
         "guided_json": [{}],
         "structured_outputs": [{"regex": "a"}],
