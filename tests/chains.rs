@@ -72,6 +72,21 @@ fn ending(choice: &Value, text: String, usage: &Value) -> Expected {
     Expected { text, finish, stop_reason: choice["stop_reason"].clone(), tokens }
 }
 
+/// The log-probabilities of all chunks joined: of a completion four lists, of a chat one.
+fn scores(events: &[Value]) -> Value {
+    let mut joined = Value::Null;
+    for said in events.iter().map(|event| &event["choices"][0]["logprobs"]) {
+        for (name, list) in said.as_object().into_iter().flatten() {
+            let list = list.as_array().expect("a list").clone();
+            match joined.get_mut(name).and_then(Value::as_array_mut) {
+                Some(joined) => joined.extend(list),
+                None => joined[name] = json!(list),
+            }
+        }
+    }
+    joined
+}
+
 /// The joined stream; on the way, that no event is empty and that the end is said once.
 fn streamed(response: &Response) -> (Expected, Value) {
     assert_eq!(response.status, 200, "{}", response.body);
@@ -100,6 +115,7 @@ fn streamed(response: &Response) -> (Expected, Value) {
     text.push_str(piece(choice));
     list(choice);
     let mut choice = choice.clone();
+    choice["logprobs"] = scores(&events);
     choice["token_ids"] = json!(ids);
     choice["token_routing"] = json!({"model_index": writers});
     (ending(&choice, text, &usage["usage"]), choice)
@@ -128,7 +144,21 @@ fn check(server: &ServerProcess, story: &Story, route: (&str, Writer), most: usi
         body.as_object_mut().expect("a body").remove("prompt");
         body["messages"] = json!([{"role": "user", "content": "abc"}]);
     }
+    // Every third time with log-probabilities, of which there is one per token.
+    let scored = most % 3 == 0;
+    if scored {
+        body["logprobs"] = if most % 2 == 0 { json!(true) } else { json!(2) };
+        if most % 2 == 0 {
+            body["top_logprobs"] = json!(2);
+        }
+    }
     let (got, choice) = whole(&post(server.http, path, &body));
+    if scored {
+        let lists =
+            ["/logprobs/content", "/logprobs/tokens", "/logprobs/token_logprobs", "/logprobs/text_offset"];
+        let counts = lists.iter().filter_map(|list| choice.pointer(list)?.as_array().map(Vec::len));
+        assert!(counts.clone().count() > 0 && counts.into_iter().all(|n| n == wanted.tokens), "{choice}");
+    }
     assert_eq!(got, wanted, "{body}");
     assert_eq!(choice["token_ids"], json!(ids[..wanted.tokens]), "{body}");
     assert_eq!(choice["token_routing"]["model_index"], json!(writers[..wanted.tokens]), "{body}");
@@ -136,7 +166,7 @@ fn check(server: &ServerProcess, story: &Story, route: (&str, Writer), most: usi
     body["stream_options"] = json!({"include_usage": true});
     let (got, piecewise) = streamed(&post(server.http, path, &body));
     assert_eq!(got, wanted, "streamed: {body}");
-    for field in ["token_ids", "token_routing"] {
+    for field in ["token_ids", "token_routing", "logprobs"] {
         assert_eq!(piecewise[field], choice[field], "{field} streamed: {body}");
     }
 }

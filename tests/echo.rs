@@ -4,17 +4,24 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::http::{connect, post};
+use support::http::{connect, get, post};
 use support::process::{ServerProcess, demo_config};
 
 const LISTS: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offset"];
 
 fn server(steps: usize) -> ServerProcess {
-    let config = demo_config("name = \"r-stitch\"\nthreshold = 0.03", "");
-    let config = config.replace("[[model]]", &format!("[[model]]\nmax_step_tokens = {steps}"));
-    ServerProcess::start(&config)
+    let (config, rows) = (demo_config("name = \"r-stitch\"\nthreshold = 0.03", ""), steps.min(32));
+    let config =
+        config.replace("[[model]]", &format!("[[model]]\nmax_step_tokens = {steps}\nmax_batch = {rows}"));
+    let server = ServerProcess::start(&config);
+    // It answers while the models are being loaded.
+    while get(server.http, "/ready").status != 200 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
 }
 
 fn ask(server: &ServerProcess, body: &Value) -> Value {
@@ -129,7 +136,7 @@ fn a_warm_cache_and_chunks_give_the_same_scores_and_continuations_add_up() {
 
 /// Names of the route, the small and the large model.
 fn post_names(server: &ServerProcess) -> Vec<String> {
-    let models = support::http::get(server.http, "/v1/models").json();
+    let models = get(server.http, "/v1/models").json();
     models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap().to_owned()).collect()
 }
 

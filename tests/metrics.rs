@@ -167,3 +167,123 @@ fn the_reference_parser_reads_the_page_and_the_sums_agree() {
     );
     server.stop();
 }
+
+/// Writers one by one from `spans`.
+fn expanded(spans: &Value) -> Vec<u64> {
+    let run = |run: &Value| {
+        let (model, tokens) = (run[0].as_u64().expect("a model"), run[1].as_u64().expect("a count"));
+        std::iter::repeat_n(model, tokens as usize)
+    };
+    spans.as_array().expect("runs").iter().flat_map(run).collect()
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    list.as_array().map_or(Vec::new(), |list| list.iter().map(|n| n.as_u64().expect("a number")).collect())
+}
+
+#[test]
+fn who_wrote_what_adds_up_in_one_piece_and_in_a_stream() {
+    let server = server("");
+    let prompt = rendered(&problems(2)[1].prompt);
+    let body = json!({"prompt": prompt, "max_tokens": 90, "temperature": 0, "return_token_ids": true,
+        "token_routing": {"return": "tokens"}});
+    let asked = Instant::now();
+    let whole = post(server.http, "/v1/completions", &body).json();
+    let spent = asked.elapsed().as_secs_f64() * 1e3;
+    let (choice, routing) = (&whole["choices"][0], &whole["token_routing"]);
+    let writers = numbers(&choice["token_routing"]["model_index"]);
+    assert_eq!(writers.len(), numbers(&choice["token_ids"]).len());
+    assert_eq!(writers, expanded(&choice["token_routing"]["spans"]));
+    assert_eq!(Some(writers.len() as u64), whole["usage"]["completion_tokens"].as_u64());
+    let sum = |field: &str| -> f64 {
+        routing["models"]
+            .as_array()
+            .expect("models")
+            .iter()
+            .map(|m| m[field].as_f64().expect("a number"))
+            .sum()
+    };
+    for (m, model) in routing["models"].as_array().expect("models").iter().enumerate() {
+        let wrote = writers.iter().filter(|w| **w == m as u64).count() as u64;
+        assert_eq!(model["committed_tokens"].as_u64(), Some(wrote), "{routing}");
+        // Every row that sampled gave a candidate, and every token was fed or found.
+        let candidates = wrote + model["discarded_tokens"].as_u64().expect("a number");
+        let sampled =
+            model["fed_tokens"].as_u64().expect("a number") - model["prefill_tokens"].as_u64().expect("one");
+        assert_eq!(candidates, sampled, "{routing}");
+        assert!(
+            model["compute_ms"].as_f64() > Some(0.0) && model["pending_ms"].as_f64() > Some(0.0),
+            "{routing}"
+        );
+    }
+    let routed = writers.iter().filter(|w| **w != 0).count() as f64;
+    assert_eq!(routing["routed_tokens"].as_f64(), Some(routed));
+    assert_eq!(routing["routed_fraction"].as_f64(), Some(routed / writers.len() as f64));
+    let engine = sum("queue_ms") + sum("compute_ms") + routing["waiting_ms"].as_f64().expect("a number");
+    assert!(engine > 0.0 && engine <= spent, "{engine} of {spent}: {routing}");
+    assert_eq!((&routing["threshold"], &routing["threshold_from"]), (&json!(0.03), &json!("config")));
+    assert!(routing.get("cost").is_none() && routing.get("degraded").is_none());
+
+    let mut streamed = body.clone();
+    streamed["stream"] = json!(true);
+    let events = post(server.http, "/v1/completions", &streamed).events();
+    let pieces = |field: &str| -> Vec<u64> {
+        let piece = |event: &Value| numbers(&event["choices"][0]["token_routing"][field]);
+        events.iter().flat_map(piece).collect()
+    };
+    assert_eq!(pieces("model_index"), writers);
+    let spans: Vec<&Value> = events.iter().map(|e| &e["choices"][0]["token_routing"]["spans"]).collect();
+    let told: Vec<_> = spans.iter().filter(|spans| spans.is_array()).collect();
+    assert!(told.len() == 1 && expanded(told[0]) == writers, "{told:?}");
+    let last = events.last().expect("events");
+    for field in ["routed_tokens", "routed_fraction", "switches"] {
+        assert_eq!(last["token_routing"][field], routing[field], "{field}");
+    }
+    server.stop();
+}
+
+#[test]
+fn prices_make_a_cost() {
+    let priced = demo_config("name = \"r-stitch\"\nthreshold = 0.03", "")
+        .replace("threads = 1", "threads = 1\nprice = 2.5");
+    let server = ServerProcess::start(&priced);
+    let body = json!({"prompt": rendered(&problems(1)[0].prompt), "max_tokens": 20, "temperature": 0,
+        "token_routing": {"return": "summary"}});
+    let routing = post(server.http, "/v1/completions", &body).json()["token_routing"].clone();
+    let fed: f64 =
+        routing["models"].as_array().expect("models").iter().filter_map(|m| m["fed_tokens"].as_f64()).sum();
+    let total = routing["cost"]["total"].as_f64().expect("a cost");
+    assert!((total - fed * 2.5e-6).abs() < 1e-12, "{routing}");
+    server.stop();
+}
+
+#[test]
+fn the_log_has_a_line_per_request_and_per_model_while_there_is_work() {
+    let lines = "[log]\nformat = \"json\"\nthroughput_every_s = 0.05\nprompts = true";
+    let server = ServerProcess::start(&demo_config("name = \"r-stitch\"\nthreshold = 0.03", lines));
+    let prompt = rendered(&problems(1)[0].prompt);
+    let body = json!({"prompt": prompt, "max_tokens": 60, "temperature": 0});
+    let answer = post(server.http, "/v1/completions", &body).json();
+    // Long enough for a line after the end, and for several that must not come.
+    std::thread::sleep(Duration::from_millis(400));
+    let log = server.stop();
+    let lines: Vec<Value> = log
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let of =
+        |message: &str| -> Vec<&Value> { lines.iter().filter(|line| line["message"] == message).collect() };
+    let requests = of("request");
+    assert_eq!(requests.len(), 1, "{log}");
+    assert_eq!(requests[0]["completion_tokens"], answer["usage"]["completion_tokens"]);
+    assert_eq!(of("prompt")[0]["text"], prompt);
+    let shown = of("answer")[0]["text"].as_str().expect("text").to_owned();
+    assert!(shown.starts_with(answer["choices"][0]["text"].as_str().expect("text")), "{shown}");
+    let watched = of("throughput");
+    let large = watched.iter().filter(|line| line["model"] == "large").count();
+    assert!(!watched.is_empty() && watched.len() == 2 * large, "one line for each model: {log}");
+    let ended = requests[0]["time"].as_str().expect("a time");
+    let after = watched.iter().filter(|line| line["time"].as_str() > Some(ended)).count();
+    assert!(after <= 2, "silent when idle: {log}");
+}

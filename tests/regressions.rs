@@ -3,8 +3,12 @@
 
 mod support;
 
+#[path = "regressions/bodies.rs"]
+mod bodies;
 #[path = "regressions/context.rs"]
 mod context;
+#[path = "regressions/echo.rs"]
+mod echo;
 #[path = "regressions/ends.rs"]
 mod ends;
 #[path = "regressions/framing.rs"]

@@ -46,7 +46,10 @@ impl Run {
                 *waits |= head.expect_continue;
                 head.path.starts_with("/no").then(|| Response::error(404, None, "no such path"))
             };
-            let Some(request) = self.conn.next_request(self.now, gate) else { break };
+            let Some(request) = self.conn.next_request(self.now, gate) else {
+                self.flush();
+                if self.conn.has_more() { continue } else { break }
+            };
             let streams = request.head.path.contains('s');
             self.outcome.requests.push(request);
             if streams {

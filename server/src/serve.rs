@@ -156,7 +156,6 @@ fn tls(section: &ServerSection) -> Result<Option<TlsFiles>, String> {
 /// What the network thread is told.
 fn net_config(config: &Config) -> Result<NetConfig, String> {
     let section = &config.server;
-    let log_prompts = config.log.prompts;
     let seconds = Duration::from_secs_f64;
     let mut config = NetConfig {
         http: Some(section.http),
@@ -168,7 +167,6 @@ fn net_config(config: &Config) -> Result<NetConfig, String> {
         access: Arc::new(access(section)?),
         metrics_need_key: section.metrics_need_key,
         tls: tls(section)?,
-        log_prompts,
         ..NetConfig::default()
     };
     config.limits.body = section.max_body_bytes;

@@ -127,13 +127,14 @@ fn the_logits_of_named_ids() {
     }
     everywhere(|gpu| {
         let (values, named, out) = (gpu.buffer(&values), gpu.buffer(&ids), gpu.buffer(&vec![9.0f32; 300]));
-        for count in [300u32, 1] {
-            let rows = gpu.buffer(&[count]);
+        // They live until everything has run.
+        let counts = [300u32, 1].map(|count| gpu.buffer(&[count]));
+        for count in &counts {
             let args = NamedArgs {
                 logits: values.ptr(),
                 ids: named.ptr(),
                 out: out.ptr(),
-                rows: rows.ptr(),
+                rows: count.ptr(),
                 vocab: 130,
                 stride: stride as u32,
             };

@@ -260,7 +260,7 @@ SHAPES = r"""{%- macro show(value) -%}
 {%- for k, v in {'x': 1, 'y': [2]} | dictsort %}{{ loop.first }}{{ k }}={{ v }}{{ loop.revindex0 }}{% endfor %}
 {% for i in range(5) if i % 2 == 0 %}{{ i }}{% else %}none{% endfor %} {% for i in [] %}{% else %}empty{% endfor %} {% for i in range(3) %}{{ loop.cycle('a', 'b') }}{% endfor %}
 {% set ns = namespace(n=0, items=[]) %}{% for m in messages %}{% if m.role == 'tool' %}{% continue %}{% endif %}{% set ns.n = ns.n + 1 %}{% set ns.items = ns.items + [m.role] %}{% endfor %}{{ ns.n }} {{ ns.items }}
-{% filter upper %}shout{% endfilter %} {% set block %}a {{ 1 + 1 }} b{% endset %}{{ block | length }} {{ '%s-%d' | format('a', 3) }} {{ 'abc' | first }}{{ 'abc' | last }} {{ 'a b' | wordcount }} {{ 3.7 | int }} {{ '4' | int + 1 }} {{ 2.5 | round }} {{ -3 | abs }}
+{% filter upper %}shout{% endfilter %} {% set block %}a {{ 1 + 1 }} b{% endset %}{{ block | length }} {{ '%s-%d' | format('a', 3) }} {{ 'abc' | first }}{{ 'abc' | last }} {{ 3.7 | int }} {{ '4' | int + 1 }} {{ 'a-b-c'.rsplit('-', 1) | join('+') }} {{ 'a=b'.partition('=') | last }} {{ 'abc'.removeprefix('a') ~ 'abc'.removesuffix('c') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 1e20 }} {{ -3 | abs }}
 {{ dict(a=1)['a'] }} {{ "it's" | tojson }} {{ {'b': 1, 'a': [1.0, 1e20, none]} | tojson(sort_keys=true) }} {{ 'é"\\/' | tojson(ensure_ascii=true) }} {{ [1, {'a': []}] | tojson(indent=2) }} {{ [1, 2] | tojson(separators=(',', ':')) }}
 {%- if add_generation_prompt %}[go]{% endif %}
 """

@@ -10,8 +10,12 @@ fn server(router: &str) -> ServerProcess {
     ServerProcess::start(&demo_config(router, ""))
 }
 
+/// Tokens, and log-probabilities where they were asked for, to the last bit.
 fn ids(answer: &Value) -> Value {
-    let ids = |choice: &Value| choice["token_ids"].clone();
+    let ids = |choice: &Value| match &choice["logprobs"] {
+        Value::Null => choice["token_ids"].clone(),
+        said => json!([choice["token_ids"], said]),
+    };
     answer["choices"].as_array().unwrap_or_else(|| panic!("{answer}")).iter().map(ids).collect()
 }
 
@@ -21,8 +25,8 @@ fn a_seeded_answer_depended_on_who_else_was_running() {
     for router in ["name = \"r-stitch\"\nthreshold = 0.03", "name = \"me\"\nweights = [0.6, 0.4]"] {
         let server = server(router);
         let prompt = |i: usize| rendered(&problems(i + 1)[i].prompt);
-        let a = json!({"prompt": prompt(0), "max_tokens": 60, "temperature": 0.8, "seed": 42, "n": 2,
-            "ignore_eos": true, "return_token_ids": true, "presence_penalty": 0.3, "repetition_penalty": 1.1});
+        let a = json!({"prompt": prompt(0), "max_tokens": 60, "temperature": 1.5, "seed": 42, "n": 2,
+            "ignore_eos": true, "return_token_ids": true, "presence_penalty": 0.3, "repetition_penalty": 1.1, "logprobs": 3});
         let ask = |body: &Value| {
             let answer = post(server.http, "/v1/completions", body);
             assert_eq!(answer.status, 200, "{}", answer.body);
@@ -62,7 +66,7 @@ fn a_seeded_answer_depended_on_who_else_was_running() {
 fn token_ids_of_a_client_were_used_as_indices() {
     let server = server("name = \"r-stitch\"\nthreshold = 0.03");
     let neighbour = json!({"prompt": rendered(&problems(1)[0].prompt), "max_tokens": 40, "temperature": 0.7,
-        "seed": 3, "return_token_ids": true, "ignore_eos": true});
+        "seed": 3, "return_token_ids": true, "ignore_eos": true, "logprobs": 3});
     let ask = || ids(&post(server.http, "/v1/completions", &neighbour).json());
     let alone = ask();
     let keys = [

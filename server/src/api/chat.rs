@@ -2,6 +2,7 @@
 
 use crate::api::fields::Fields;
 use crate::api::messages::messages;
+use crate::api::prepare::refuse_hopeless;
 use crate::api::reasoning::Thinking;
 use crate::api::request::{ApiKind, ApiLimits, ApiRequest, PromptInput};
 use crate::api::settings::ChatSettings;
@@ -34,7 +35,7 @@ pub(crate) fn chat(
     let hide_reasoning = !fields.flag("include_reasoning", true)?;
     // Everything else is checked first: rendering is the expensive part.
     let mut request = validate::request(map, limits, Defaults { kind: ApiKind::Chat, stream }, Vec::new())?;
-    let prompt = conversation.render(text)?;
+    let prompt = conversation.render(text, limits)?;
     request.output = OutputPlan {
         thinking: if limits.chat.reasoning { conversation.thinking(&prompt) } else { Thinking::Off },
         tools,
@@ -79,8 +80,10 @@ impl Conversation {
         Ok(Self { messages, options })
     }
 
-    /// Renders the prompt. Takes time proportional to the text.
-    pub(crate) fn render(&self, text: &TextModel) -> Result<RenderedPrompt, ApiError> {
+    /// Renders the prompt. Takes time proportional to the text, of which there may be more than fits: a template leaves
+    /// old thoughts out.
+    pub(crate) fn render(&self, text: &TextModel, limits: &ApiLimits) -> Result<RenderedPrompt, ApiError> {
+        refuse_hopeless("messages", text_bytes(&self.messages), limits, text)?;
         text.chat_prompt(&self.messages, &self.options)
             .map_err(|error| ApiError::from_text("messages", &error))
     }
@@ -92,6 +95,16 @@ impl Conversation {
             Some(content) if self.options.continue_final_message => Thinking::after_beginning(content),
             _ => Thinking::after_prompt(prompt.tail()),
         }
+    }
+}
+
+/// Bytes of all strings in it.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(text_bytes).sum(),
+        Value::Object(map) => map.values().map(text_bytes).sum(),
+        _ => 0,
     }
 }
 

@@ -28,6 +28,29 @@ pub fn prepare(
     request.prompts.iter().map(|prompt| prepare_one(request, prompt, text, limits)).collect()
 }
 
+/// A text with more bytes than this cannot fit. The floor leaves room for tokenizers that put several unknown
+/// characters into one token.
+fn most_bytes(limits: &ApiLimits, text: &TextModel) -> usize {
+    limits.context_len.saturating_mul(text.longest_token().max(32))
+}
+
+/// What is cut, rendered or counted before it must fit may have this many times the bytes of what fits.
+const SLACK: usize = 4;
+
+/// Refuses a text that is not worth the time of a tokenizer thread, whatever is then done with it: others wait.
+pub(crate) fn refuse_hopeless(
+    param: &str,
+    bytes: usize,
+    limits: &ApiLimits,
+    text: &TextModel,
+) -> Result<(), ApiError> {
+    if bytes <= most_bytes(limits, text).saturating_mul(SLACK) {
+        return Ok(());
+    }
+    let message = format!("at most {} tokens are possible; {param} has {bytes} bytes", limits.context_len);
+    Err(ApiError::context_length(param, message))
+}
+
 fn prepare_one(
     request: &ApiRequest,
     prompt: &PromptInput,
@@ -44,9 +67,7 @@ fn prepare_one(
         let message = format!("at most {} tokens are possible; the {prompt}{asked}", limits.context_len);
         Err(ApiError::context_length(param, message))
     };
-    // A text with more bytes than this cannot fit; do not spend time on it. The floor leaves room for
-    // tokenizers that put several unknown characters into one token.
-    let bound = limits.context_len.saturating_mul(text.longest_token().max(32));
+    let bound = most_bytes(limits, text);
     let bytes = match prompt {
         PromptInput::Text { text, .. } => text.len(),
         PromptInput::Chat(rendered) => rendered.byte_len(),
@@ -55,6 +76,7 @@ fn prepare_one(
     if bytes > bound && request.truncate.is_none() {
         return too_long(&format!("prompt has more ({bytes} bytes)"));
     }
+    refuse_hopeless(param, bytes, limits, text)?;
     let ids = match prompt {
         PromptInput::Text { text: prompt, add_special } => text.encode_prompt(prompt, *add_special),
         PromptInput::Chat(rendered) => text.encode_rendered(rendered),

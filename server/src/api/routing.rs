@@ -150,7 +150,8 @@ fn source_name(source: Source) -> &'static str {
 }
 
 fn ms(nanos: Nanos) -> f64 {
-    nanos as f64 * 1e-6
+    // To the microsecond, so that it prints as people write it.
+    (nanos / 1_000) as f64 / 1e3
 }
 
 fn threshold_json(threshold: Threshold) -> Value {

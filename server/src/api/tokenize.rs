@@ -6,6 +6,7 @@
 
 use crate::api::chat::Conversation;
 use crate::api::fields::{Fields, ids_text, token_ids};
+use crate::api::prepare::refuse_hopeless;
 use crate::api::request::{ApiLimits, PromptInput};
 use crate::api::{ApiError, json, parse_chat, prepare};
 use crate::text::TextModel;
@@ -21,7 +22,7 @@ pub fn tokenize(body: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<Vec
     limits.route(fields.text("model")?)?;
     let strings = fields.flag("return_token_strs", false)?;
     let (param, ids) = if fields.get("messages").is_some() {
-        let prompt = Conversation::new(&fields, limits)?.render(text)?;
+        let prompt = Conversation::new(&fields, limits)?.render(text, limits)?;
         ("messages", text.encode_rendered(&prompt))
     } else {
         let (name, flag, default) = match (fields.text("prompt")?, fields.text("content")?) {
@@ -30,6 +31,7 @@ pub fn tokenize(body: &[u8], limits: &ApiLimits, text: &TextModel) -> Result<Vec
         };
         let right = "a string; or give messages";
         let prompt = fields.text(name)?.ok_or_else(|| fields.invalid(name, right))?;
+        refuse_hopeless(name, prompt.len(), limits, text)?;
         (name, text.encode_prompt(prompt, fields.flag(flag, default)?))
     };
     let ids = ids.map_err(|error| ApiError::from_text(param, &error))?;

@@ -39,8 +39,6 @@ pub struct NetConfig {
     pub metrics_need_key: bool,
     /// Certificate and key: both ports then speak TLS. Needs the feature `tls`.
     pub tls: Option<TlsFiles>,
-    /// Whether bodies of requests are logged.
-    pub log_prompts: bool,
     /// Whether SIGTERM and SIGINT drain the server. Off for servers inside another program.
     pub handle_signals: bool,
 }
@@ -62,7 +60,6 @@ impl Default for NetConfig {
             access: Arc::default(),
             metrics_need_key: false,
             tls: None,
-            log_prompts: false,
             handle_signals: true,
         }
     }

@@ -310,6 +310,12 @@ impl HttpConn {
             }
     }
 
+    /// True when bytes behind the last answer were not looked at yet, and now can be: [`next_request`](Self::next_request)
+    /// would see them. It stops after an answer of its own.
+    pub fn has_more(&self) -> bool {
+        self.phase == Phase::Waiting && self.parser.unparsed() > 0 && self.out.is_empty()
+    }
+
     /// True while part of a request is there.
     pub fn is_receiving(&self) -> bool {
         matches!(self.phase, Phase::Head | Phase::Body)

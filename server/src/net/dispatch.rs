@@ -80,7 +80,6 @@ struct Limits {
     whole: Option<Duration>,
     /// Requests that wait for admission; above, 429.
     waiting: usize,
-    log_prompts: bool,
 }
 
 impl Dispatcher {
@@ -109,7 +108,6 @@ impl Dispatcher {
                 queue: config.timeouts.queue,
                 whole: config.timeouts.request,
                 waiting: config.max_waiting,
-                log_prompts: config.log_prompts,
             },
             loading: false,
         }
@@ -206,10 +204,6 @@ impl Dispatcher {
         let Arrival { conn, client, request_id, token_routing } = arrival;
         let unique = format!("{:016x}{exchange:08x}", self.nonce);
         let context = CallContext { unique, request_id: request_id.clone(), token_routing, client };
-        if self.limits.log_prompts {
-            let body = String::from_utf8_lossy(&body);
-            tracing::info!(id = request_id, call = call.name(), body = %body, "request body");
-        }
         let body_len = body.len();
         if !self.workers.try_submit(Job { exchange, call, body, context, cancelled: cancelled.clone() }) {
             return Err(exchange::queue_full());

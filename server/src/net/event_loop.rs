@@ -352,7 +352,7 @@ impl EventLoop {
         if alive && self.settle(id, now) {
             self.peers.rearm(id);
             self.check_memory(id, now);
-            if more || self.peers.get_mut(id).is_some_and(|peer| peer.can_read()) {
+            if more || self.peers.get_mut(id).is_some_and(|peer| peer.can_read() || peer.has_more()) {
                 self.peers.queue(id);
             }
         } else {

@@ -77,6 +77,14 @@ impl Peer {
         self.readable && self.wants_read()
     }
 
+    /// True when the next turn should look at what was read.
+    pub(crate) fn has_more(&self) -> bool {
+        match &self.protocol {
+            Protocol::Http { conn, .. } => conn.has_more(),
+            Protocol::Line(_) => false,
+        }
+    }
+
     /// True when output waits that the socket may take.
     pub(crate) fn can_write(&mut self) -> bool {
         self.writable && (!self.out().is_empty() || self.transport.wants_flush())

@@ -98,6 +98,8 @@ impl Record {
             "cancelled" => "abort",
             _ => "error",
         };
+        // Tokens behind a stop string came as well, but do not count.
+        let completion = if outcome == "finished" { self.completion } else { self.tokens };
         let routed = match self.completion {
             0 => None,
             all => Some(all.saturating_sub(self.own) as f64 / all as f64),
@@ -124,7 +126,7 @@ impl Record {
             finish,
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
-            completion_tokens = self.completion.max(self.tokens),
+            completion_tokens = completion,
             routed_fraction = routed,
             queue_ms = self.queue.map(|queue| queue as f64 / 1e6),
             ttft_ms = self.first_token.map(|at| ms(at - self.arrived)),

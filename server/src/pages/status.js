@@ -58,6 +58,7 @@ const stackedChart = (models) => {
     floor = top;
   });
   byId('stack').replaceChildren(...paths);
+  byId('most').textContent = totals.length && most > 1e-6 ? rate(most) : '';
   const last = layers.map((layer, m) => `${models[m].name} ${rate(layer[layer.length - 1] ?? 0)}`);
   byId('stack').setAttribute('aria-label', `Tokens per second by model: ${last.join(', ')}; at most ${rate(most)} together`);
 };
@@ -73,7 +74,7 @@ const barChart = (chart, now, before, bounds, color, format, label) => {
   const names = [...bounds.map(format), `> ${format(bounds[bounds.length - 1])}`];
   const bars = [];
   const ticks = [];
-  const step = Math.ceil((last - first + 1) / 6);
+  const step = Math.ceil((last - first + 1) / (names[last].length > 3 ? 4 : 8));
   for (let bucket = first; bucket <= last; bucket += 1) {
     const bar = make('div', `c${color}`);
     bar.style.height = `${Math.max((counts[bucket] / most) * 100, counts[bucket] ? 3 : 0)}%`;
@@ -87,13 +88,16 @@ const barChart = (chart, now, before, bounds, color, format, label) => {
   chart.querySelector('.bars').setAttribute('aria-label', `${label}: ${words || 'nothing yet'}`);
 };
 
+const bound = (seconds) => {
+  if (seconds < 1e-3) return `${Number((seconds * 1e6).toFixed(1))}µs`;
+  return seconds < 1 ? `${Number((seconds * 1e3).toFixed(1))}ms` : `${seconds}s`;
+};
 const addCounts = (a, b) => a.map((count, index) => count + b[index]);
 const rowsOf = (model) => addCounts(model.phases.decode.rows.counts, model.phases.extend.rows.counts);
 
 const drawModel = (card, now, m) => {
   const model = now.models[m];
   const before = ago(MINUTE).models[m];
-  const short = (seconds) => duration(seconds).replace(' ', '');
   card.querySelector('h2').replaceChildren(make('span', `swatch c${m % 8}`), model.name);
   const stuck = model.age_s > 5 ? `, no progress for ${duration(model.age_s)}` : '';
   card.querySelector('.state').textContent = model.state === 'ready' && !stuck ? `launches at ${model.launch_at} ready` : `${model.state}${stuck}`;
@@ -113,7 +117,7 @@ const drawModel = (card, now, m) => {
   const [delays, old] = [model.admission_wait, before.admission_wait];
   const delay = (delays.sum_s - old.sum_s) / (sum(delays.counts) - sum(old.counts));
   card.querySelector('.delay b').textContent = duration(delay);
-  barChart(card.querySelector('.delay'), delays.counts, old.counts, now.bounds.seconds, m % 8, short, 'Handoffs by wait');
+  barChart(card.querySelector('.delay'), delays.counts, old.counts, now.bounds.seconds, m % 8, bound, 'Handoffs by wait');
 };
 
 const draw = () => {
@@ -132,7 +136,8 @@ const draw = () => {
   const recent = firsts[0].count - firsts[1].count;
   setText('first', duration(recent ? (firsts[0].sum_s - firsts[1].sum_s) / recent : firsts[0].sum_s / firsts[0].count));
   const { finished } = now.requests;
-  setText('ended', shorten(sum(Object.values(finished))), finished.error + finished.abort ? `${finished.error} failed, ${finished.abort} aborted` : '');
+  const odd = [[finished.error, 'failed'], [finished.abort, 'aborted']].filter(([count]) => count);
+  setText('ended', shorten(sum(Object.values(finished))), odd.map((words) => words.join(' ')).join(', '));
 
   stackedChart(now.models);
   const all = now.models.map((model) => model.committed);

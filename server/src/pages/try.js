@@ -19,7 +19,7 @@ const showThreshold = () => {
   byId('threshold-value').textContent = ownThreshold ?? route?.threshold ?? '';
   byId('threshold-reset').disabled = ownThreshold === null;
   const more = route?.algorithm === 'citer' ? 'Higher' : 'Lower';
-  byId('threshold-hint').textContent = `${more}: more of the large model`;
+  byId('threshold-hint').textContent = `${more} means more from ${modelNames[route?.models.find((model) => model !== route.entry)] ?? 'the other model'}`;
 };
 
 const load = async () => {
@@ -32,9 +32,7 @@ const load = async () => {
   modelNames = status.models.map((model) => model.name);
   byId('where').textContent = `${status.name} · ${modelNames.join(' + ')}`;
   const choices = routes.map((route) => {
-    const way = route.models.map((model) => modelNames[model]).join(' + ');
-    const words = route.models.length > 1 ? `${route.name} (${route.algorithm}: ${way})` : `${route.name} alone`;
-    const option = make('option', '', words);
+    const option = make('option', '', route.models.length > 1 ? `${route.name}, by ${route.algorithm}` : `${route.name} alone`);
     option.value = route.name;
     return option;
   });
@@ -124,6 +122,7 @@ class Answer {
     byId('speed').textContent = all > 1 && seconds > 0 ? rate((all - 1) / seconds) : '–';
     const entry = routeNow()?.entry ?? 0;
     byId('share').textContent = percent(1 - (this.counts[entry] ?? 0) / all);
+    byId('share-label').textContent = routeNow()?.models.length > 2 ? `Not by ${modelNames[entry]}` : 'Large model';
     drawLegend(this.counts);
     const words = modelNames.map((name, index) => `${name} wrote ${this.counts[index] ?? 0}`);
     byId('ribbon').setAttribute('aria-label', `Tokens in order, coloured by writer: ${words.join(', ')}`);

@@ -6,6 +6,7 @@ mod detok;
 mod error;
 mod fingerprint;
 mod hold;
+mod methods;
 mod pair_check;
 mod pieces;
 mod python;

@@ -1,5 +1,6 @@
 //! The few things chat templates expect to behave as in Python: `tojson` and `strftime`.
 
+use minijinja::value::{Value as JinjaValue, ValueKind};
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -53,6 +54,64 @@ fn write_value(out: &mut String, value: &Value, style: &JsonStyle, level: usize)
             write_items(out, '{', '}', &items, style, level);
         }
     }
+}
+
+/// How Python prints a list, a dictionary or a float in a template; `None` for values that print as they do here.
+pub(crate) fn repr(value: &JinjaValue) -> Option<String> {
+    let float = value.kind() == ValueKind::Number && !value.is_integer();
+    if !float && !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return None;
+    }
+    let mut out = String::new();
+    write_repr(&mut out, &serde_json::to_value(value).ok()?);
+    Some(out)
+}
+
+fn write_repr(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("None"),
+        Value::Bool(true) => out.push_str("True"),
+        Value::Bool(false) => out.push_str("False"),
+        Value::Number(_) => write_value(out, value, &JsonStyle::default(), 0),
+        Value::String(text) => write_python_string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_repr(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            out.push('{');
+            for (index, (key, item)) in map.iter().enumerate() {
+                out.push_str(if index > 0 { ", " } else { "" });
+                write_python_string(out, key);
+                out.push_str(": ");
+                write_repr(out, item);
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// In single quotes, unless the text has those and no double ones.
+fn write_python_string(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            // Writing to a String cannot fail.
+            c if (c as u32) < 0x20 || c == '\u{7f}' => drop(write!(out, "\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
 }
 
 fn write_items(

@@ -1,5 +1,6 @@
 //! Chat templates: Jinja as Hugging Face checkpoints use it, compiled at load.
 
+use crate::text::methods;
 use crate::text::python::{self, JsonStyle};
 use crate::text::tokenizer::{TOKEN_VARIABLES, token_text};
 use crate::text::{ChatOptions, TextError};
@@ -125,7 +126,12 @@ fn environment() -> Environment<'static> {
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(methods::unknown_method);
+    environment.set_formatter(|out, state, value| match python::repr(value) {
+        Some(text) => out.write_str(&text).map_err(Error::from),
+        None => minijinja::escape_formatter(out, state, value),
+    });
+    methods::add_to(&mut environment);
     environment.add_filter("tojson", tojson);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: String| {

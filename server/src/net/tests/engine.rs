@@ -192,7 +192,8 @@ impl Live {
             _ if self.written == self.request.max_new_tokens => FinishReason::Length,
             _ => return true,
         };
-        events.push(ClientEvent::Finished { client, reason, usage: Usage::default() });
+        let usage = Usage { completion_tokens: self.written, ..Usage::default() };
+        events.push(ClientEvent::Finished { client, reason, usage });
         false
     }
 }

@@ -91,17 +91,3 @@ fn every_request_has_one_line_without_its_text_and_its_key() {
     let text = String::from_utf8(log().0.lock().unwrap().clone()).unwrap();
     assert!(!text.contains("sk-log") && !text.contains("unspoken"), "{text}");
 }
-
-#[test]
-fn bodies_are_logged_only_when_told_so() {
-    log();
-    let server = Harness::with(|config| config.log_prompts = true);
-    let mut client = server.client();
-    client.send(named("log-body", "{\"prompt\":\"spoken\"}"));
-    assert_eq!(client.answer().status, 200);
-    let found = lines("log-body", 2);
-    assert!(
-        found.iter().any(|line| line.contains("{\\\"prompt\\\":\\\"spoken\\\"}")
-            || line.contains("{\"prompt\":\"spoken\"}"))
-    );
-}

@@ -75,6 +75,18 @@ fn pipelined_requests_are_answered_in_order() {
     }
 }
 
+/// It waited for the client's next byte.
+#[test]
+fn a_request_behind_a_refused_one_is_answered() {
+    let server = Harness::new();
+    let mut client = server.client();
+    let refused = post(BODY).replace("/v1/completions", "/nothing");
+    client.send(get("/nothing") + &refused + &get("/health") + &refused + &refused + &get("/version"));
+    for status in [404, 404, 200, 404, 404, 200] {
+        assert_eq!(client.answer().status, status);
+    }
+}
+
 #[test]
 fn routes_and_methods() {
     let server = Harness::new();
