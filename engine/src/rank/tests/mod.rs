@@ -197,6 +197,8 @@ fn a_late_step_shows() {
     assert_eq!(options.patience(1), 20_000_000_000);
     let options = FaultOptions { step_timeout: Some(Duration::from_millis(600)), ..NEVER };
     let mut bench = Bench::start(options);
+    bench.submit(1, 1, 5, 1);
+    bench.all_end(1..2);
     bench.hang(A);
     bench.submit(0, 1, 5, 4);
     bench.until("it shows", |bench| state(bench, A) != ModelState::Ready);
