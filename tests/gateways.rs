@@ -152,6 +152,10 @@ fn faults_of_a_request_are_4xx() {
         for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/nothing"] {
             let answer = support::http::send(server.http, &request("POST", path, body.as_bytes()));
             let shown = &body[..body.len().min(80)];
+            // What no prompt may be can still be tokenized.
+            if path == "/tokenize" && answer.status == 200 {
+                continue;
+            }
             assert!((400..500).contains(&answer.status), "{path} {shown}: {} {}", answer.status, answer.body);
             assert!(answer.json()["error"]["message"].is_string(), "{path} {shown}: {}", answer.body);
         }

@@ -69,7 +69,7 @@ fn nothing_is_left_of_clients_that_come_and_go_as_they_please() {
         let workers: Vec<_> = (0..CLIENTS)
             .map(|index| {
                 let (stop, server) = (&stop, &server);
-                let run = move || Client::new(server.http, server.tcp, index as u64).run(stop);
+                let run = move || Client::new(server.http, server.tcp, index as u64, stop).run();
                 std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, run).expect("a thread")
             })
             .collect();

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,9 @@ impl Tally {
 }
 
 /// One of many.
-pub(crate) struct Client {
+pub(crate) struct Client<'s> {
+    /// At the end everybody leaves at once, whatever they were doing.
+    stop: &'s AtomicBool,
     http: SocketAddr,
     tcp: SocketAddr,
     random: u64,
@@ -63,21 +65,16 @@ enum Lost {
     Gone,
 }
 
-impl Client {
+impl<'s> Client<'s> {
     /// A client whose deeds follow from its index.
-    pub(crate) fn new(http: SocketAddr, tcp: SocketAddr, index: u64) -> Self {
-        Client {
-            http,
-            tcp,
-            random: index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed,
-            tally: Tally::default(),
-            sent: String::new(),
-        }
+    pub(crate) fn new(http: SocketAddr, tcp: SocketAddr, index: u64, stop: &'s AtomicBool) -> Self {
+        let random = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed;
+        Client { stop, http, tcp, random, tally: Tally::default(), sent: String::new() }
     }
 
     /// Misbehaves until it is told to stop.
-    pub(crate) fn run(mut self, stop: &AtomicBool) -> Tally {
-        while !stop.load(Ordering::Relaxed) {
+    pub(crate) fn run(mut self) -> Tally {
+        while !self.stop.load(Ordering::Relaxed) {
             self.tally.rounds += 1;
             let socket = if self.below(4) == 0 { self.tcp } else { self.http };
             let Ok(stream) = TcpStream::connect(socket) else {
@@ -85,8 +82,8 @@ impl Client {
                 continue;
             };
             self.tally.connected += 1;
-            stream.set_read_timeout(Some(Duration::from_secs(240))).expect("a timeout");
-            stream.set_write_timeout(Some(Duration::from_secs(240))).expect("a timeout");
+            stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+            stream.set_write_timeout(Some(Duration::from_secs(60))).expect("a timeout");
             let lost = if socket == self.tcp { self.raw(stream) } else { self.web(stream) };
             if let Err(Lost::Silent) = lost {
                 let sent = std::mem::take(&mut self.sent);
@@ -171,7 +168,7 @@ impl Client {
                 self.pause(stall);
                 let most = self.below(3000) as usize;
                 if stream {
-                    some(&mut s, most)?;
+                    self.some(&mut s, most)?;
                 }
                 self.vanish(s)
             }
@@ -181,7 +178,7 @@ impl Client {
                 self.write(&mut s, &Self::post(path, body.to_string().as_bytes(), true))?;
                 for _ in 0..self.below(20) {
                     self.pause(20);
-                    some(&mut s, 64)?;
+                    self.some(&mut s, 64)?;
                 }
                 self.drain(&mut s)
             }
@@ -278,7 +275,7 @@ impl Client {
         match self.below(3) {
             0 => {
                 s.shutdown(Shutdown::Write).map_err(|_| Lost::Gone)?;
-                let text = all(&mut s)?;
+                let text = self.all(&mut s)?;
                 self.tally.lines += text.iter().filter(|b| **b == b'\n').count() as u64;
                 let whole = text.is_empty() || text.ends_with(b"\n");
                 if !whole {
@@ -293,7 +290,7 @@ impl Client {
             }
             _ => {
                 let most = self.below(4000) as usize;
-                some(&mut s, most)?;
+                self.some(&mut s, most)?;
                 self.vanish(s)
             }
         }
@@ -302,6 +299,32 @@ impl Client {
     fn write(&mut self, s: &mut TcpStream, bytes: &[u8]) -> Result<(), Lost> {
         self.sent = String::from_utf8_lossy(&bytes[..bytes.len().min(1500)]).into_owned();
         s.write_all(bytes).map_err(|e| lost(&e))
+    }
+
+    /// What comes next, after minutes at most; nothing at the end of the connection.
+    fn read(&self, s: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, Lost> {
+        let patience = Instant::now() + Duration::from_secs(240);
+        loop {
+            match s.read(buffer).map_err(|e| lost(&e)) {
+                Err(Lost::Silent) if self.stop.load(Ordering::Relaxed) => return Err(Lost::Gone),
+                Err(Lost::Silent) if Instant::now() < patience => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn some(&self, s: &mut TcpStream, most: usize) -> Result<(), Lost> {
+        self.read(s, &mut vec![0; most.max(1)]).map(|_| ())
+    }
+
+    fn all(&self, s: &mut TcpStream) -> Result<Vec<u8>, Lost> {
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 16 << 10]);
+        loop {
+            match self.read(s, &mut buffer)? {
+                0 => return Ok(bytes),
+                read => bytes.extend_from_slice(&buffer[..read]),
+            }
+        }
     }
 
     /// Leaves: orderly, or with everything unread, which resets the connection.
@@ -315,7 +338,7 @@ impl Client {
 
     /// Reads to the end of the connection and counts the answer.
     fn whole(&mut self, s: &mut TcpStream) -> Result<(), Lost> {
-        let bytes = all(s)?;
+        let bytes = self.all(s)?;
         let text = String::from_utf8_lossy(&bytes);
         let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
         match status {
@@ -335,7 +358,7 @@ impl Client {
 
     /// Reads to the end of the connection.
     fn drain(&mut self, s: &mut TcpStream) -> Result<(), Lost> {
-        all(s).map(|_| self.tally.whole += 1)
+        self.all(s).map(|_| self.tally.whole += 1)
     }
 }
 
@@ -348,15 +371,4 @@ fn lost(error: &std::io::Error) -> Lost {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Lost::Silent,
         _ => Lost::Gone,
     }
-}
-
-fn some(s: &mut TcpStream, most: usize) -> Result<(), Lost> {
-    let mut buffer = vec![0; most.max(1)];
-    s.read(&mut buffer).map(|_| ()).map_err(|e| lost(&e))
-}
-
-fn all(s: &mut TcpStream) -> Result<Vec<u8>, Lost> {
-    let mut bytes = Vec::new();
-    s.read_to_end(&mut bytes).map_err(|e| lost(&e))?;
-    Ok(bytes)
 }
