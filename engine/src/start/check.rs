@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tokenrouter_scheduler::router::{Registry, Router};
+use tokenrouter_scheduler::router::Registry;
 
 use super::{EngineConfig, EngineError, ranks};
 use crate::budget::show_bytes;
