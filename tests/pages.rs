@@ -159,11 +159,9 @@ fn the_status_page_shows_what_the_server_counts() {
     for _ in 0..rounds {
         std::thread::scope(|scope| {
             for problem in problems(8) {
-                let prompt = rendered(&problem.prompt);
-                let body = json!({"prompt": prompt, "max_tokens": 80, "temperature": 0});
-                scope.spawn(move || {
-                    assert_eq!(post(server_http(&server), "/v1/completions", &body).status, 200)
-                });
+                let body = json!({"prompt": rendered(&problem.prompt), "max_tokens": 80, "temperature": 0});
+                let http = server.http;
+                scope.spawn(move || assert_eq!(post(http, "/v1/completions", &body).status, 200));
             }
         });
     }
@@ -195,10 +193,6 @@ fn the_status_page_shows_what_the_server_counts() {
     picture(&phone, "status-phone");
     assert_clean(&phone, &server);
     server.stop();
-}
-
-fn server_http(server: &ServerProcess) -> std::net::SocketAddr {
-    server.http
 }
 
 fn with_commas(number: f64) -> String {

@@ -90,6 +90,7 @@ fn steps_allocate_nothing(dir: &Path, heads: &[PathBuf]) {
     let decode =
         StepTokens { token_row: &[0], positions: &[20], row_pages: &[3, 1], row_page_start: &[0, 2] };
     const ROUNDS: usize = 50;
+    const SCORED: [u32; 9] = [0, 1, 2, 3, 9, 10, 17, 18, 20];
     BY_OTHERS.store(0, Ordering::Relaxed);
     BY_CALLER.store(0, Ordering::Relaxed);
     CALLER.set(true);
@@ -99,6 +100,10 @@ fn steps_allocate_nothing(dir: &Path, heads: &[PathBuf]) {
         model.observe_logits(u8::MAX);
         model.score(u8::MAX, &[3, 4]);
         model.score_prompts(u8::MAX, &extend, &[PromptEnd { row: 0, sampled: 0, tokens: 20 }]);
+        // More tokens than there are rows for logits.
+        let mut seen = 0;
+        model.forward_scored(0, &ids, &extend, &SCORED, &[20], |_, rows| seen += rows.len()).unwrap();
+        assert!(seen > 0);
         model.forward(&[7], &decode, &[0]);
         model.observe_logits(u8::MAX);
         model.score(u8::MAX, &[5]);

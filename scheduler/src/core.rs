@@ -14,8 +14,9 @@ pub(crate) mod standing;
 mod terms;
 
 use crate::config::{ConfigError, CoreConfig, NewRequest, PeerLoss, SubmitError};
+use crate::effects::{DrainEffects, Effects};
 use crate::estimate::{Estimates, Overlap};
-use crate::event::{Batch, Effect, FinishReason, Row};
+use crate::event::{Batch, FinishReason, Row};
 use crate::ids::{MAX_MODELS, ModelId, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId};
 use crate::ledger::{Ledger, Terminals};
 use crate::pages::{PageCounts, Pages, pages_for};
@@ -79,7 +80,7 @@ pub struct Core {
     subservers: Vec<Subserver>,
     pages: Pages,
     ledger: Ledger,
-    effects: Vec<Effect>,
+    effects: Effects,
     scratch: Scratch,
     admitted: usize,
     handoffs: [[u64; MAX_MODELS]; MAX_MODELS],
@@ -148,7 +149,7 @@ impl Core {
             subservers,
             pages: Pages::new(config.pages, config.models.len()),
             ledger: Ledger::default(),
-            effects: Vec::with_capacity(2 * in_flight),
+            effects: Effects::with_capacity(2 * in_flight),
             scratch: Scratch::new(most_rows),
             admitted: 0,
             handoffs: [[0; MAX_MODELS]; MAX_MODELS],
@@ -320,7 +321,7 @@ impl Core {
         let (route, max_new_tokens) = (request.route, request.max_new_tokens);
         self.settle_purse(route, max_new_tokens, &usage);
         let request = self.table.at(slot);
-        self.effects.push(Effect::Terminal { request: id, client: request.client, reason, usage });
+        self.effects.terminal(id, request.client, reason, usage);
         #[cfg(test)]
         self.plant_second_terminal();
         self.forget_visits(slot);
@@ -369,8 +370,8 @@ impl Core {
     }
 
     /// Takes the effects since the last call, in order. The buffer is kept.
-    pub fn drain_effects(&mut self) -> std::vec::Drain<'_, Effect> {
-        self.effects.drain(..)
+    pub fn drain_effects(&mut self) -> DrainEffects<'_> {
+        self.effects.drain()
     }
 
     /// Prompt and committed tokens; empty for a stale id. Valid for every row of a batch in flight.

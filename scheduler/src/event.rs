@@ -227,7 +227,7 @@ pub struct Usage {
     pub preemptions: u32,
     /// When things happened to it.
     pub times: Times,
-    /// Where its time went, up to its end.
+    /// Where its time went; nothing before its end.
     pub spent: Spent,
     /// A model of its route was lost, and others wrote in its place ([`crate::PeerLoss::Continue`]): the answer is not
     /// the one that the whole route gives.

@@ -52,8 +52,7 @@ impl Ledger {
         let age = account.watch.age(now);
         let usage = account.writable();
         usage.times.finished = Some(age);
-        account.watch.stop(&mut account.usage.spent);
-        let usage = account.usage;
+        let usage = Usage { spent: account.watch.spent(), ..account.usage };
         account.open = false;
         let count = match reason {
             FinishReason::Eos(_) => &mut self.closed.eos,
@@ -97,7 +96,7 @@ impl Account {
     /// The request goes from one state to another.
     #[inline]
     pub(crate) fn moved(&mut self, now: Nanos, from: State, to: State) {
-        self.watch.moved(now, from, to, &mut self.usage.spent);
+        self.watch.moved(now, from, to);
     }
 
     /// The request has its pages.

@@ -54,6 +54,7 @@ pub mod sim;
 mod config;
 mod contention;
 mod core;
+mod effects;
 mod estimate;
 mod event;
 mod ids;
@@ -73,6 +74,7 @@ pub use crate::config::{
     CompleteError, ConfigError, CoreConfig, Handoff, ModelLimits, NewRequest, PeerLoss, SubmitError,
 };
 pub use crate::core::{Core, Counters};
+pub use crate::effects::DrainEffects;
 pub use crate::event::{
     Batch, Effect, FailKind, FinishReason, MAX_HEADS, Row, RowFault, RowResult, Signals, TOP, Usage,
 };

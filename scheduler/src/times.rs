@@ -3,7 +3,7 @@
 //! An admitted request is at one model at a time, so two sums per model and one over all of them say everything: what
 //! it was away from a model after its first visit is what it spent anywhere since then, less what it spent there.
 
-use crate::ids::{MAX_MODELS, ModelId, Nanos};
+use crate::ids::{MAX_MODELS, Nanos};
 use crate::request::State;
 
 /// When things happened to a request, in nanoseconds after it was submitted; none for what did not happen.
@@ -37,7 +37,7 @@ impl Spent {
     }
 }
 
-/// Keeps the times of one request, at a constant cost per move.
+/// Keeps the times of one request, at a constant cost per move. What a move touches lies close together.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     submitted: Nanos,
@@ -45,15 +45,24 @@ pub(crate) struct Stopwatch {
     since: Nanos,
     /// Time in queues and batches of all models, up to the last move.
     present: Nanos,
-    /// `present` at the first visit of each model; [`NEVER`] before it.
-    seen: [Nanos; MAX_MODELS],
+    stays: [Stay; MAX_MODELS],
+}
+
+/// A request at one model.
+#[derive(Clone, Copy, Debug)]
+struct Stay {
+    queue: Nanos,
+    compute: Nanos,
+    /// [`Stopwatch::present`] at the first visit; [`NEVER`] before it.
+    seen: Nanos,
 }
 
 const NEVER: Nanos = Nanos::MAX;
 
 impl Stopwatch {
     pub(crate) fn new(submitted: Nanos) -> Self {
-        Self { submitted, since: submitted, present: 0, seen: [NEVER; MAX_MODELS] }
+        let stays = [Stay { queue: 0, compute: 0, seen: NEVER }; MAX_MODELS];
+        Self { submitted, since: submitted, present: 0, stays }
     }
 
     /// Nanoseconds since the request was submitted.
@@ -63,33 +72,39 @@ impl Stopwatch {
 
     /// The request goes from one state to another.
     #[inline]
-    pub(crate) fn moved(&mut self, now: Nanos, from: State, to: State, spent: &mut Spent) {
+    pub(crate) fn moved(&mut self, now: Nanos, from: State, to: State) {
         let passed = now.saturating_sub(self.since);
         self.since = now;
         match from {
-            State::Ready(model) => spent.queue_ns[model.index()] += passed,
-            State::Running(model) => spent.compute_ns[model.index()] += passed,
+            State::Ready(model) => self.stays[model.index()].queue += passed,
+            State::Running(model) => self.stays[model.index()].compute += passed,
             State::Waiting | State::Finished => {}
         }
-        self.present += if from.owner().is_some() { passed } else { 0 };
-        if let State::Ready(ModelId(model)) = to {
-            let seen = &mut self.seen[usize::from(model)];
+        if from.owner().is_some() {
+            self.present += passed;
+        }
+        if let State::Ready(model) = to {
+            let seen = &mut self.stays[model.index()].seen;
             *seen = (*seen).min(self.present);
         }
     }
 
-    /// The request is over: what it was away from the models it has visited.
-    pub(crate) fn stop(&self, spent: &mut Spent) {
-        for (model, &seen) in self.seen.iter().enumerate().filter(|(_, seen)| **seen != NEVER) {
-            let there = spent.queue_ns[model] + spent.compute_ns[model];
-            spent.pending_ns[model] = self.present - seen - there;
+    /// Where the time went, up to the last move.
+    pub(crate) fn spent(&self) -> Spent {
+        let mut spent = Spent::default();
+        for (model, stay) in self.stays.iter().enumerate().filter(|(_, stay)| stay.seen != NEVER) {
+            spent.queue_ns[model] = stay.queue;
+            spent.compute_ns[model] = stay.compute;
+            spent.pending_ns[model] = self.present - stay.seen - stay.queue - stay.compute;
         }
+        spent
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::ModelId;
 
     #[test]
     fn every_nanosecond_is_at_one_model_or_waited() {
@@ -107,12 +122,12 @@ mod tests {
             (210, State::Ready(a)),
             (211, State::Finished),
         ];
-        let (mut watch, mut spent, mut state) = (Stopwatch::new(7), Spent::default(), State::Waiting);
+        let (mut watch, mut state) = (Stopwatch::new(7), State::Waiting);
         for (now, next) in moves {
-            watch.moved(now, state, next, &mut spent);
+            watch.moved(now, state, next);
             state = next;
         }
-        watch.stop(&mut spent);
+        let spent = watch.spent();
         assert_eq!(spent.queue_ns[..3], [5 + 3 + 4 + 1, 1, 0]);
         assert_eq!(spent.compute_ns[..3], [20 + 6, 100, 0]);
         assert_eq!(spent.pending_ns[..3], [101, 3 + 4 + 6 + 1, 0]);
@@ -121,10 +136,9 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_back_counts_nothing() {
-        let (mut watch, mut spent) = (Stopwatch::new(100), Spent::default());
-        watch.moved(90, State::Waiting, State::Ready(ModelId(0)), &mut spent);
-        watch.moved(80, State::Ready(ModelId(0)), State::Finished, &mut spent);
-        watch.stop(&mut spent);
-        assert_eq!((spent, watch.age(50)), (Spent::default(), 0));
+        let mut watch = Stopwatch::new(100);
+        watch.moved(90, State::Waiting, State::Ready(ModelId(0)));
+        watch.moved(80, State::Ready(ModelId(0)), State::Finished);
+        assert_eq!((watch.spent(), watch.age(50)), (Spent::default(), 0));
     }
 }

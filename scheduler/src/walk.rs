@@ -5,7 +5,8 @@
 //! takes the same walk.
 
 use crate::config::PeerLoss;
-use crate::event::{Effect, FailKind, FinishReason};
+use crate::effects::Effects;
+use crate::event::{FailKind, FinishReason};
 use crate::ids::{ModelId, ModelSet, RequestId};
 use crate::request::Request;
 use crate::router::{Payload, ROUTER_PAYLOAD, ReceiveRow, RouteRow, Router, Verdict, Visit};
@@ -43,7 +44,7 @@ pub(crate) fn settle(
     row: &RouteRow,
     to: ModelId,
     request: &mut Request,
-    effects: &mut Vec<Effect>,
+    effects: &mut Effects,
 ) -> Outcome {
     let from = row.model;
     if !guide.reach.contains(to) {
@@ -83,7 +84,7 @@ fn stay_instead(
     row: &RouteRow,
     to: ModelId,
     request: &mut Request,
-    effects: &mut Vec<Effect>,
+    effects: &mut Effects,
 ) -> Outcome {
     request.account.degrade();
     if let Some(reason) = commit(guide, row, request, effects) {
@@ -127,15 +128,10 @@ fn commit(
     guide: Guide<'_>,
     row: &RouteRow,
     request: &mut Request,
-    effects: &mut Vec<Effect>,
+    effects: &mut Effects,
 ) -> Option<FinishReason> {
     request.commit(row.candidate, row.model);
-    effects.push(Effect::Token {
-        request: row.request,
-        client: request.client,
-        token: row.candidate,
-        model: row.model,
-    });
+    effects.token(row.request, request.client, row.candidate, row.model);
     finish_reason(guide.eos_ids, row.candidate, row.generated, request)
 }
 

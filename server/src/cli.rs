@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use clap::{Parser, Subcommand};
 use tokenrouter_scheduler::router::Registry;
 
-use crate::config::{Config, DeviceName, LogFormat, Overrides};
+use crate::config::{Config, DeviceName, LogFormat, Overrides, SetArgs};
 use crate::{
     calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, serve, simulate,
 };
@@ -110,6 +110,9 @@ pub struct GenerateArgs {
     /// Overrides the router's threshold: a number, `always` or `never`.
     #[arg(long, allow_negative_numbers = true)]
     pub threshold: Option<String>,
+    /// Keys of the configuration.
+    #[command(flatten)]
+    pub set: SetArgs,
 }
 
 /// Runs the command line with the routers of `registry`. A binary with its own router registers it and calls this.

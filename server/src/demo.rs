@@ -74,8 +74,11 @@ pub fn config(dir: Option<&Path>) -> Result<Config, String> {
     config_with(dir, &Overrides::default())
 }
 
-/// The same, under the environment and flags.
-fn config_with(dir: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
+/// The same, under flags.
+///
+/// # Errors
+/// As [`config`], and what is wrong with a flag.
+pub fn config_with(dir: Option<&Path>, flags: &Overrides) -> Result<Config, String> {
     let mut places: Vec<PathBuf> = Vec::new();
     match dir {
         Some(dir) => places.push(dir.to_owned()),
@@ -117,7 +120,7 @@ fn ask(address: SocketAddr, names: &[String]) -> Result<(), String> {
     });
     emit(&format!("\n{PROMPT}\n\n"))?;
     let mut painter = Painter::new(std::io::stdout().is_terminal());
-    let mut routing = Value::Null;
+    let (mut routing, mut thinking) = (Value::Null, false);
     stream(address, &body.to_string(), |event| {
         if let Some(message) = event["error"]["message"].as_str() {
             return Err(message.to_owned());
@@ -126,9 +129,17 @@ fn ask(address: SocketAddr, names: &[String]) -> Result<(), String> {
             routing = event["token_routing"].clone();
         }
         let choice = &event["choices"][0];
-        let text = choice["delta"]["content"].as_str().unwrap_or("");
+        // The pair thinks aloud before it answers; the server tells the two apart.
+        let part = |name: &str| choice["delta"][name].as_str().unwrap_or("");
+        let (thought, answer) = (part("reasoning_content"), part("content"));
+        let text = if thinking && !answer.is_empty() {
+            format!("{thought}\n{answer}")
+        } else {
+            format!("{thought}{answer}")
+        };
+        thinking = answer.is_empty() && (thinking || !thought.is_empty());
         let model = choice["token_routing"]["model_index"].as_array().and_then(|m| m.last()?.as_u64());
-        emit(&painter.piece(model.unwrap_or(0) as usize, text))
+        emit(&painter.piece(model.unwrap_or(0) as usize, &text))
     })?;
     emit(&format!("{}\n\n", painter.end()))?;
     let counts = |key: &str| -> Vec<u32> {

@@ -22,8 +22,8 @@ const CLIENT: u64 = 1;
 /// One line that says what is wrong.
 pub fn run(args: &GenerateArgs, device: Option<DeviceName>, registry: &Registry) -> Result<(), String> {
     let mut config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => demo::config(None)?,
+        Some(path) => Config::load_with(Some(path), &args.set.clone().into())?,
+        None => demo::config_with(None, &args.set.clone().into())?,
     };
     config.on_device(device)?;
     let deployment = deploy::start(&config, registry, Box::new(|| ()))?;

@@ -4,8 +4,8 @@
     python tests/golden/make_templates_golden.py --real FOLDER
 
 Writes templates.json: the template of the demo pair, that of SmolLM2, and those of templates_own.py. For each
-conversation the rendered text, or the message of raise_exception, and for the demo's tokenizer the token ids, where the
-text of a message would be a control token with `sanitize_control_tokens`.
+conversation the rendered text, or the message of raise_exception, and for the demo's tokenizer the token ids; where the
+text of a message spells a control token, the control tokens that are left with `sanitize_control_tokens`.
 
 With --real, FOLDER has one folder per model with tokenizer.json, tokenizer_config.json and perhaps chat_template.jinja;
 FOLDER/templates.json is written. Set TOKENROUTER_TEMPLATES=FOLDER and the test compares with it. Nothing of it is in the
@@ -100,8 +100,13 @@ def render(tokenizer, title, messages, more, ids):
         # The words of transformers' own refusal would quote the whole chat.
         return dict(error="continue_final_message" if isinstance(e, ValueError) else str(e))
     if ids:
-        case["ids"] = tokenizer.apply_chat_template(
+        found = tokenizer.apply_chat_template(
             messages, tokenize=True, return_dict=False, sanitize_control_tokens=title in FORGED, **arguments(more))
+        if title in FORGED:
+            # It tokenizes the forged part apart, the server in its place: only the control tokens are the same.
+            case["controls"] = [i for i in found if i in tokenizer.added_tokens_decoder]
+        else:
+            case["ids"] = found
     return case
 
 

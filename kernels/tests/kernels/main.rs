@@ -6,6 +6,7 @@ mod attention;
 mod common;
 mod heads;
 mod layers;
+mod logprobs;
 mod sampling;
 mod signals;
 mod workers;

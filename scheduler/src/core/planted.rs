@@ -68,8 +68,7 @@ impl Core {
 
     pub(super) fn plant_second_terminal(&mut self) {
         if self.strikes(Bug::FinishTwice) {
-            let last = self.effects.last().cloned();
-            self.effects.extend(last);
+            self.effects.repeat_last();
         }
     }
 

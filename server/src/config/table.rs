@@ -338,7 +338,7 @@ const CHAT: &[Key] = &[
         "guard_text",
         Bool,
         "true",
-        "Whether the texts of messages stay text where they spell control tokens such as `<|im_end|>`.",
+        "Whether the texts of messages stay text where they spell control tokens.",
     ),
 ];
 

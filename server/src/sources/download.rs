@@ -118,8 +118,9 @@ impl Fetch<'_> {
                     failures = if now > best { 0 } else { failures + 1 };
                     if failures == TRIES {
                         progress.clear();
+                        let all = info.size.map_or(String::new(), |size| format!(" of {size}"));
                         return Err(format!(
-                            "{text} (what has arrived is kept, and the next try goes on from there)"
+                            "{text}, after {now}{all} bytes (they are kept, and the next start goes on from there)"
                         ));
                     }
                     std::thread::sleep(PAUSE * 2u32.pow(failures.saturating_sub(1)));
@@ -168,10 +169,9 @@ impl Fetch<'_> {
             }
         }
         match info.size {
-            Some(size) if done < size => Err(RemoteError::Passing(format!(
-                "{}: the connection ended at {done} of {size} bytes",
-                self.file
-            ))),
+            Some(size) if done < size => {
+                Err(RemoteError::Passing(format!("{}: the connection ended too early", self.file)))
+            }
             _ => Ok(()),
         }
     }

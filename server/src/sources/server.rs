@@ -129,7 +129,8 @@ fn respond(state: &mut State, seen: &Seen, is_hub: bool, large_at: SocketAddr) -
     }
     if seen.path.starts_with("/api/models/org/name/revision/") {
         let files: Vec<_> = state.files.keys().map(|name| serde_json::json!({"rfilename": name})).collect();
-        let body = serde_json::json!({"sha": COMMIT, "siblings": files}).to_string().into_bytes();
+        let body =
+            serde_json::json!({"id": "org/name", "sha": COMMIT, "siblings": files}).to_string().into_bytes();
         return (format!("200 OK\r\nContent-Length: {}", body.len()), body);
     }
     let name = seen.path.rsplit('/').next().unwrap_or_default().to_owned();
@@ -141,7 +142,7 @@ fn respond(state: &mut State, seen: &Seen, is_hub: bool, large_at: SocketAddr) -
     if is_large(&name) && is_hub {
         let head = format!(
             "302 Found\r\nLocation: http://{large_at}/store/{name}\r\nX-Linked-Etag: \"{etag}\"\r\nX-Linked-Size: {announced}\r\n\
-             ETag: \"of-the-pointer\"\r\nContent-Length: 0"
+             X-Repo-Commit: {COMMIT}\r\nETag: \"of-the-pointer\"\r\nContent-Length: 0"
         );
         return (head, Vec::new());
     }
@@ -166,5 +167,5 @@ fn respond(state: &mut State, seen: &Seen, is_hub: bool, large_at: SocketAddr) -
         body.truncate(faults.cut.0);
     }
     let status = if start.is_some() { "206 Partial Content" } else { "200 OK" };
-    (format!("{status}\r\nETag: \"{etag}\"\r\nContent-Length: {length}"), body)
+    (format!("{status}\r\nX-Repo-Commit: {COMMIT}\r\nETag: \"{etag}\"\r\nContent-Length: {length}"), body)
 }

@@ -191,7 +191,7 @@ mod downloads {
         fs::create_dir_all(partial.parent().expect("a folder")).expect("a folder");
         fs::write(&partial, &weights()[..300_000]).expect("the first part");
         let error = hub.folder(&repo()).expect_err("nothing more comes");
-        assert!(error.contains("300000 of 700000") && error.contains("is kept"), "{error}");
+        assert!(error.contains("300000 of 700000") && error.contains("are kept"), "{error}");
         assert_eq!(fs::metadata(&partial).expect("still there").len(), 300_000);
         assert!(
             !dir.path().join("models--org--name/refs/main").exists(),

@@ -74,11 +74,15 @@ fn compare(path: &Path, folder: &Path) -> (usize, usize) {
                 None => {
                     let got = got.unwrap_or_else(|error| panic!("{title}: {error}"));
                     assert_eq!(got.plain(), case["text"].as_str().unwrap(), "{title}");
-                    if let Some(expected) = case["ids"].as_array() {
-                        let got: Vec<Value> =
-                            model.encode_rendered(&got).unwrap().into_iter().map(Value::from).collect();
-                        assert_eq!(got, *expected, "{title}");
+                    let tokens = model.encode_rendered(&got).unwrap();
+                    if case.get("ids").is_some() {
+                        assert_eq!(json!(tokens), case["ids"], "{title}");
                         ids += 1;
+                    }
+                    if case.get("controls").is_some() {
+                        let added: Vec<u32> = model.added_tokens().into_iter().map(|(id, _)| id).collect();
+                        let controls: Vec<u32> = tokens.into_iter().filter(|id| added.contains(id)).collect();
+                        assert_eq!(json!(controls), case["controls"], "{title}");
                     }
                 }
             }
