@@ -65,75 +65,67 @@ GENERAL = r"""{#- a comment goes away -#}
 """
 
 # ChatML with blocks of thoughts that are kept after the last question, calls in tags, results in the user's turn.
-THINKING = r"""{%- if tools %}
-    {{- '<|im_start|>system\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\n\n' }}
-    {%- endif %}
-    {{- "Functions, one a line:\n<functions>" }}
-    {%- for tool in tools %}
-        {{- "\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\n</functions>\nCall one like this:\n<tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call><|im_end|>\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
-{%- endif %}
-{%- set at = namespace(searching=true, question=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if at.searching and message.role == "user" and not(message.content.startswith('<result>') and message.content.endswith('</result>')) %}
-        {%- set at.searching = false %}
-        {%- set at.question = index %}
+THINKING = r"""{%- macro open(role) %}{{ '<|im_start|>' ~ role ~ '\n' }}{% endmacro %}
+{%- set close = '<|im_end|>\n' %}
+{%- set state = namespace(question=0, calls=0) %}
+{%- for m in messages[::-1] %}
+    {%- set place = messages | length - loop.index %}
+    {%- if m.role == 'user' and not m.content.startswith('<result>') and not m.content.endswith('</result>') %}
+        {%- set state.question = place %}
+        {%- break %}
     {%- endif %}
 {%- endfor %}
-{%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set content = message.content if message.content is string else '' %}
-        {%- set thoughts = '' %}
-        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
-            {%- set thoughts = message.reasoning_content %}
-        {%- elif '</think>' in content %}
-            {%- set thoughts = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
-            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+{%- set preface = messages[0].content if messages[0].role == 'system' else none %}
+{%- if preface is not none or tools %}
+    {{- open('system') ~ (preface or '') }}
+    {%- if tools %}
+        {{- '\n\n' if preface else '' }}
+        {{- 'You can call:' }}
+        {%- for tool in tools %}
+            {{- '\n- ' ~ tool | tojson }}
+        {%- endfor %}
+        {{- '\nA call looks like <tool_call>\n{"name": "NAME", "arguments": {}}\n</tool_call>' }}
+    {%- endif %}
+    {{- close }}
+{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}
+        {%- if loop.previtem is undefined or loop.previtem.role != 'tool' %}
+            {{- open('user') }}
         {%- endif %}
-        {%- if loop.index0 > at.question and (loop.last or (not loop.last and thoughts)) %}
-            {{- '<|im_start|>' + message.role + '\n<think>\n' + thoughts.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') }}
+        {{- '<result>\n' + m.content + '\n</result>' }}
+        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
+            {{- close }}
         {%- else %}
-            {{- '<|im_start|>' + message.role + '\n' + content }}
+            {{- '\n' }}
         {%- endif %}
-        {%- if message.tool_calls %}
-            {%- for call in message.tool_calls %}
-                {%- if (loop.first and content) or (not loop.first) %}
-                    {{- '\n' }}
-                {%- endif %}
-                {%- if call.function %}
-                    {%- set call = call.function %}
-                {%- endif %}
-                {{- '<tool_call>\n{"name": "' ~ call.name ~ '", "arguments": ' }}
-                {%- if call.arguments is string %}
-                    {{- call.arguments }}
-                {%- else %}
-                    {{- call.arguments | tojson }}
-                {%- endif %}
-                {{- '}\n</tool_call>' }}
-            {%- endfor %}
+    {%- elif m.role == 'assistant' %}
+        {%- set said = m.content if m.content is string else '' %}
+        {%- set thought = m.reasoning_content if m.reasoning_content is string else '' %}
+        {%- if not thought and '</think>' in said %}
+            {%- set thought = said.split('</think>')[0].split('<think>')[-1] %}
         {%- endif %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role == "tool" %}
-        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}
-            {{- '<|im_start|>user' }}
+        {%- set said = said.split('</think>')[-1].lstrip('\n') %}
+        {{- open('assistant') }}
+        {%- if loop.index0 > state.question and (thought or loop.last) %}
+            {{- '<think>\n' + thought.strip('\n') + '\n</think>\n\n' }}
         {%- endif %}
-        {{- '\n<result>\n' + message.content + '\n</result>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
-            {{- '<|im_end|>\n' }}
-        {%- endif %}
+        {{- said }}
+        {%- for call in m.tool_calls or [] %}
+            {%- set call = call.function if call.function else call %}
+            {%- set state.calls = state.calls + 1 %}
+            {{- '\n' if said or not loop.first else '' }}
+            {{- '<tool_call>\n{"name": "' ~ call.name ~ '", "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- close }}
+    {%- elif m.role == 'user' or not loop.first %}
+        {{- open(m.role) + m.content + close }}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
+    {{- open('assistant') }}
     {%- if enable_thinking is defined and enable_thinking is false %}
         {{- '<think>\n\n</think>\n\n' }}
     {%- elif reasoning_effort is defined and reasoning_effort == 'high' %}
@@ -143,106 +135,68 @@ THINKING = r"""{%- if tools %}
 """
 
 # Headers, tools printed with an indent before the first question, one call at a time, documents, filters.
-HEADERS = r"""{{- bos_token }}
-{%- if custom_tools is defined %}
-    {%- set tools = custom_tools %}
-{%- endif %}
-{%- if not tools_first is defined %}
-    {%- set tools_first = true %}
-{%- endif %}
-{%- if not date is defined %}
-    {%- if strftime_now is defined %}
-        {%- set date = 'since ' ~ strftime_now("%Y")[:2] ~ '00' %}
-    {%- else %}
-        {%- set date = "some day" %}
-    {%- endif %}
-{%- endif %}
-{%- if not tools is defined %}
-    {%- set tools = none %}
-{%- endif %}
-
-{#- The system message goes to a place of its own. #}
+HEADERS = r"""{%- if not (start is defined and start is false) %}{{ bos_token }}{% endif %}
+{%- set date = date if date is defined else ('since ' ~ strftime_now('%Y')[:2] ~ '00' if strftime_now is defined else 'some day') %}
+{%- set tools_first = tools_first if tools_first is defined else true %}
+{%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}
+{%- set rules = '' %}
 {%- if messages[0]['role'] == 'system' %}
-    {%- set rules = messages[0]['content']|trim %}
+    {%- set rules = messages[0]['content'] | trim %}
     {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set rules = "" %}
 {%- endif %}
 
-{{- "[system]\n\n" }}
-{%- if builtin is defined or tools is not none %}
-    {{- "Tools are on.\n" }}
-{%- endif %}
+{#- The rules have a header of their own. #}
+[system]
+{{ 'Today: ' + date + '\n' }}
 {%- if builtin is defined %}
-    {{- "Built in: " + builtin | reject('equalto', 'shell') | join(", ") + "\n" }}
+    {{- 'Built in: ' + builtin | reject('equalto', 'shell') | join(', ') + '\n' }}
+{%- elif tools is not none %}
+    {{- 'Tools are on.\n' }}
 {%- endif %}
-{{- "Today: " + date + "\n\n" }}
-{%- if documents %}
+{%- if documents is none %}
+    {{- 'No documents.\n' }}
+{%- else %}
     {%- for document in documents %}
-        {{- loop.index ~ ") " ~ document['title'] | default('untitled') ~ ': ' ~ document.text | trim ~ '\n' }}
-    {%- endfor %}
-{%- elif documents is none %}
-    {{- "No documents.\n" }}
-{%- endif %}
-{%- if tools is not none and not tools_first %}
-    {{- "These functions can be called with JSON.\n\n" }}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\n\n" }}
+        {{- loop.index ~ ') ' ~ document['title'] | default('untitled') ~ ': ' ~ document.text | trim ~ '\n' }}
     {%- endfor %}
 {%- endif %}
-{{- rules }}
-{{- "[end]" }}
-{%- if tools_first and not tools is none %}
-    {%- if messages | length != 0 %}
-        {%- set question = messages[0]['content']|trim %}
-        {%- set messages = messages[1:] %}
-    {%- else %}
-        {{- raise_exception("There is no first user message to put the tools before!") }}
+{%- set listing %}
+    {%- for t in tools or [] %}
+        {{- t | tojson(indent=4) ~ '\n\n' }}
+    {%- endfor %}
+{%- endset %}
+{{- listing if not tools_first else '' }}
+{{- rules ~ '[end]' -}}
+{% for m in messages %}
+    {%- if loop.first and tools_first and listing %}
+        {%- if m.role != 'user' %}
+            {{- raise_exception("Tools need a user's message to stand before, not one of role " ~ m.role) }}
+        {%- endif %}
+        {{- '[user]\n\n' ~ listing ~ m.content | trim + '[end]' }}
+        {%- continue %}
     {%- endif %}
-    {{- '[user]\n\n' -}}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\n\n" }}
-    {%- endfor %}
-    {{- question + "[end]"}}
-{%- endif %}
-{%- for message in messages %}
-    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '[' + message['role'] + ']\n\n'+ message['content'] | trim + '[end]' }}
-    {%- elif 'tool_calls' in message %}
-        {%- if not message.tool_calls|length == 1 %}
-            {{- raise_exception("One call at a time, not " ~ message.tool_calls|length) }}
+    {%- if 'tool_calls' in m %}
+        {%- if m.tool_calls | length > 1 %}
+            {{- raise_exception('One call at a time, not ' ~ m.tool_calls | length) }}
         {%- endif %}
-        {%- set call = message.tool_calls[0].function %}
+        {%- set call = m['tool_calls'][0].function %}
+        {{- '[assistant]\n\n' }}
         {%- if builtin is defined and call.name in builtin %}
-            {{- '[assistant]\n\n' + call.name + '(' -}}
+            {{- call.name ~ '(' }}
             {%- for name, value in call.arguments | items %}
-                {{- name + '="' ~ value ~ '"' }}
-                {%- if not loop.last %}{{- ", " }}{% endif %}
+                {{- name + '="' ~ value ~ '"' ~ (', ' if not loop.last else '') }}
             {%- endfor %}
-            {{- ')' }}
+            {{- ')[end]' }}
         {%- else %}
-            {{- '[assistant]\n\n' -}}
-            {{- '{"name": "' + call.name + '", "parameters": ' }}
-            {{- call.arguments | tojson }}
-            {{- "}" }}
+            {{- '{"name": "' + call.name + '", "parameters": ' + call.arguments | tojson + '}[end]' }}
         {%- endif %}
-        {{- '[end]' }}
-    {%- elif message.role == "tool" or message.role == "ipython" %}
-        {{- "[ipython]\n\n" }}
-        {%- if message.content is mapping or message.content is iterable %}
-            {{- message.content | tojson }}
-        {%- else %}
-            {{- message.content }}
-        {%- endif %}
-        {{- "[end]" }}
+    {%- elif m.role in ['tool', 'ipython'] %}
+        {{- '[ipython]\n\n' ~ (m.content | tojson if m.content is mapping or m.content is iterable else m.content) ~ '[end]' }}
+    {%- else %}
+        {{- '[' + m['role'] + ']\n\n' + m['content'] | trim + '[end]' }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '[assistant]\n\n' }}
-{%- endif %}
-"""
+{{- '[assistant]\n\n' if add_generation_prompt }}"""
 
 # One of each: tests, filters, methods, printing of Python values.
 SHAPES = r"""{%- macro show(value) -%}
