@@ -87,6 +87,11 @@ fn scores(events: &[Value]) -> Value {
     joined
 }
 
+/// A list as runs of equals: each value and how often it comes.
+fn runs(list: &[Value]) -> Value {
+    list.chunk_by(|a, b| a == b).map(|run| json!([run[0], run.len()])).collect()
+}
+
 /// The joined stream; on the way, that no event is empty and that the end is said once.
 fn streamed(response: &Response) -> (Expected, Value) {
     assert_eq!(response.status, 200, "{}", response.body);
@@ -97,7 +102,8 @@ fn streamed(response: &Response) -> (Expected, Value) {
     let (mut text, mut ids, mut writers) = (String::new(), Vec::new(), Vec::new());
     let mut list = |choice: &Value| {
         ids.extend(choice["token_ids"].as_array().cloned().unwrap_or_default());
-        writers.extend(choice["token_routing"]["model_index"].as_array().cloned().unwrap_or_default());
+        let part = choice["token_routing"]["model_index"].as_array().cloned().unwrap_or_default();
+        writers.extend(part);
     };
     for chunk in before {
         let choice = &chunk["choices"][0];
@@ -117,7 +123,9 @@ fn streamed(response: &Response) -> (Expected, Value) {
     let mut choice = choice.clone();
     choice["logprobs"] = scores(&events);
     choice["token_ids"] = json!(ids);
-    choice["token_routing"] = json!({"model_index": writers});
+    // The runs of the whole answer come with its end.
+    assert_eq!(choice["token_routing"]["spans"], runs(&writers), "{choice}");
+    choice["token_routing"]["model_index"] = json!(writers);
     (ending(&choice, text, &usage["usage"]), choice)
 }
 

@@ -15,7 +15,7 @@ pub struct FaultOptions {
     /// What becomes of requests that need a model which is lost.
     pub on_peer_loss: PeerLoss,
     /// How long a step of up to [`TIMED_TOKENS`] fed tokens may be in flight before its model counts as lost; a larger
-    /// one gets as much more as it feeds. None: for ever.
+    /// one gets as much more as it feeds, and the first one of a model ten times as much. None: for ever.
     pub step_timeout: Option<Duration>,
 }
 

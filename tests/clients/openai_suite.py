@@ -74,6 +74,13 @@ def extras(url):
     check([c.index for c in several.choices] == [0, 1, 2], "n: the indices")
     print(f"n = 3 under one seed: {len(set(texts))} texts, the same twice")
 
+    scored = create(**ask, logprobs=True, top_logprobs=2)
+    entries = scored.choices[0].logprobs.content
+    check(len(entries) == scored.usage.completion_tokens, f"{len(entries)} log-probabilities, {scored.usage}")
+    check(all(e.logprob <= 0 and len(e.top_logprobs) == 2 for e in entries), "log-probabilities and their lists")
+    certain = sum(e.logprob > -0.01 for e in entries)
+    print(f"log-probabilities: {len(entries)} entries, {certain} of them above -0.01")
+
     ids = c.completions.create(model=ask["model"], prompt=[[5, 6, 7], [8]], max_tokens=3, temperature=0)
     check(len(ids.choices) == 2 and ids.usage.prompt_tokens == 4, f"ids as prompts: {ids.usage}")
     null = create(**ask, extra_body={"logprobs": None, "stop": None, "seed": None, "tools": None, "user": "u", "store": True})

@@ -1,9 +1,9 @@
 //! Devices that are too small, that fail in the middle of a step, that are lost: named errors, answered requests, and a
 //! process that goes on.
 
-use tokenrouter_engine::{ClientEvent, Command, EngineHandle};
-use tokenrouter_scheduler::FinishReason;
+use tokenrouter_engine::{ClientEvent, Command, EngineHandle, ModelState, RefuseError};
 use tokenrouter_scheduler::router::Registry;
+use tokenrouter_scheduler::{FailKind, FinishReason, SubmitError};
 
 use crate::pretend::{Setup, machine, requests, run, settings};
 use crate::support::engine::{request, start, stop};
@@ -24,15 +24,29 @@ fn end_of(engine: &EngineHandle, client: u64) -> FinishReason {
     }
 }
 
-/// The end of request `client`, asked of the model alone on `route`, in words.
-fn failure(engine: &EngineHandle, client: u64, route: u16) -> String {
+/// Request `client`, asked of the model alone on `route`, fails or is refused because its model is lost: why it is.
+fn lost(engine: &EngineHandle, client: u64, route: u16) -> String {
     engine
         .send(Command::Submit(Box::new(request(client, &requests(1)[0].prompt, route, 8))))
         .expect("the engine runs");
-    match end_of(engine, client) {
-        FinishReason::Failed(kind) => kind.to_string(),
-        other => panic!("request {client} ended with {other:?}"),
-    }
+    let model = loop {
+        let found =
+            engine.wait_report().expect("the engine runs").events.into_iter().find_map(|event| match event {
+                ClientEvent::Finished {
+                    reason: FinishReason::Failed(FailKind::ModelLost { model }), ..
+                } => Some(model),
+                ClientEvent::Refused {
+                    error: RefuseError::Submit(SubmitError::ModelLost { model }), ..
+                } => Some(model),
+                ClientEvent::Token { .. } => None,
+                other => panic!("request {client} ended with {other:?}"),
+            });
+        if let Some(model) = found {
+            break model;
+        }
+    };
+    assert_eq!(engine.status.models[model.index()].state(), ModelState::Lost);
+    engine.status.models[model.index()].trouble().expect("it says why").to_string()
 }
 
 /// Weights fit, the cache does not: every term is named, and nothing was started.
@@ -75,10 +89,10 @@ fn a_lost_device_fails_its_model_and_no_other() {
     let engine = start(&setup.config(), &Registry::builtin());
     assert_eq!(run(&engine, &requests(2), 2).len(), 2);
     emulation.inject(1, 40, ILLEGAL_ADDRESS);
-    let text = failure(&engine, 100, 1);
+    let text = lost(&engine, 100, 1);
     assert!(text.contains("CUDA device 1"), "{text}");
     assert!(text.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{text}");
-    let again = failure(&engine, 101, 1);
+    let again = lost(&engine, 101, 1);
     assert!(again.contains("CUDA device 1"), "later requests learn the reason too: {again}");
     engine
         .send(Command::Submit(Box::new(request(102, &requests(1)[0].prompt, 0, 8))))
@@ -92,14 +106,14 @@ fn a_lost_device_fails_its_model_and_no_other() {
 fn a_rank_that_fails_takes_the_step_with_it() {
     let Some(machine) = machine(6) else { return };
     let Some(emulation) = machine.emulation() else { return };
-    for lost in [1usize, 2] {
+    for broken in [1usize, 2] {
         emulation.reset(settings(6));
         let setup = Setup { large: &[1, 2], ..Setup::default() };
         let engine = start(&setup.config(), &Registry::builtin());
         assert_eq!(run(&engine, &requests(2), 2).len(), 2);
-        emulation.inject(lost, 60, ILLEGAL_ADDRESS);
-        let text = failure(&engine, 100, 1);
-        assert!(text.contains(&format!("CUDA device {lost}")), "{text}");
+        emulation.inject(broken, 60, ILLEGAL_ADDRESS);
+        let text = lost(&engine, 100, 1);
+        assert!(text.contains(&format!("CUDA device {broken}")), "{text}");
         engine
             .send(Command::Submit(Box::new(request(102, &requests(1)[0].prompt, 0, 8))))
             .expect("the engine runs");

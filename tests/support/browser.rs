@@ -102,7 +102,7 @@ impl Browser {
 
     /// Waits until the body of a function gives something true, and returns it.
     pub fn wait(&self, script: &str) -> Value {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(120);
         loop {
             let value = self.run(script);
             let empty = matches!(&value, Value::Null | Value::Bool(false)) || value == "" || value == 0;

@@ -18,9 +18,14 @@ struct Watched {
     stalls_at: Option<Nanos>,
     /// When its model counts as lost.
     lost_at: Option<Nanos>,
+    /// It has ended a step.
+    warm: bool,
     /// It never comes back.
     gone: bool,
 }
+
+/// How much longer the first step of a model may take: its weights may still be on the disk.
+const COLD: Nanos = 10;
 
 impl Watch {
     pub(super) fn new(options: FaultOptions) -> Self {
@@ -30,14 +35,17 @@ impl Watch {
     /// A step that feeds so many tokens was launched.
     pub(super) fn launched(&mut self, model: ModelId, fed: usize, now: Nanos) {
         let watched = &mut self.models[model.index()];
-        watched.stalls_at = Some(now.saturating_add(self.options.patience(fed)));
-        watched.lost_at = self.options.limit(fed).map(|limit| now.saturating_add(limit));
+        let times = if watched.warm { 1 } else { COLD };
+        let after = |time: Nanos| now.saturating_add(time.saturating_mul(times));
+        watched.stalls_at = Some(after(self.options.patience(fed)));
+        watched.lost_at = self.options.limit(fed).map(after);
     }
 
     /// The step in flight has come back.
     pub(super) fn ended(&mut self, model: ModelId) {
         let watched = &mut self.models[model.index()];
         (watched.stalls_at, watched.lost_at) = (None, None);
+        watched.warm = true;
     }
 
     /// When there is something to see, if nothing happens.

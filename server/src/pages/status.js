@@ -180,8 +180,8 @@ const draw = () => {
   });
   byId('kv-meter').replaceChildren(...parts);
   byId('kv-meter').setAttribute('aria-label', `${kv.used} of ${kv.pages} pages in use, ${kv.cached} more hold prefixes`);
-  const hits = now.tokens.prompt ? percent(now.tokens.cached / now.tokens.prompt) : '–';
-  byId('kv-hits').textContent = `${kv.cached} free pages still hold prefixes. ${hits} of all prompt tokens were found in the cache.`;
+  const hits = now.tokens.prompt ? `${percent(now.tokens.cached / now.tokens.prompt)} of all prompt tokens were found in the cache.` : '';
+  byId('kv-hits').textContent = `${kv.cached} free pages still hold prefixes. ${hits}`;
 
   byId('policy').textContent = now.plan.policy;
   byId('plan-from').textContent = now.plan.active ? 'from the plan' : now.plan.automatic ? 'no plan yet' : 'as configured';

@@ -94,18 +94,25 @@ class Answer {
     models.forEach((model) => this.token(model));
     if (!text) return;
     const writer = models.length ? models[models.length - 1] : (this.writer ?? 0);
-    const span = make('span', `tok c${writer % 8}${thought ? ' thought' : ''}`, text);
+    const span = make('span', `tok c${writer % 8}`, text);
     span.dataset.model = writer;
     span.title = modelNames[writer] ?? '';
-    this.text.append(span);
+    // Thoughts and answer are paragraphs of their own.
+    if (!this.part || this.thought !== thought) {
+      this.thought = thought;
+      this.part = make('div', thought ? 'thoughts' : '');
+      this.text.append(this.part);
+    }
+    this.part.append(span);
   }
 
   chunk(chunk) {
     for (const choice of chunk.choices ?? []) {
       const models = choice.token_routing?.model_index ?? [];
       const delta = choice.delta ?? {};
-      const thought = delta.reasoning_content ?? delta.reasoning;
-      this.piece(choice.text ?? delta.content ?? thought ?? '', models, !delta.content && Boolean(thought));
+      const thought = delta.reasoning_content ?? delta.reasoning ?? '';
+      const said = choice.text ?? delta.content ?? '';
+      this.piece(said || thought, models, !said && thought !== '');
       if (choice.finish_reason) this.ending = choice.finish_reason;
     }
     if (chunk.usage) byId('prompt-tokens').textContent = chunk.usage.prompt_tokens;

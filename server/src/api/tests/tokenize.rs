@@ -137,10 +137,10 @@ fn prompts_are_cut_only_when_asked() {
     assert_eq!(lengths(&body(json!(-1), json!(4))), Ok((prompt[20..].to_vec(), 4)));
     assert_eq!(lengths(&body(json!(-1), Value::Null)), Ok((prompt[32..].to_vec(), 16)));
     assert_eq!(lengths(&body(json!(64), json!(4))).unwrap_err().code, Some("context_length_exceeded"));
-    let long = json!({"prompt": "12 ".repeat(5000), "truncate_prompt_tokens": 5});
+    let long = json!({"prompt": "12 ".repeat(2000), "truncate_prompt_tokens": 5});
     assert_eq!(lengths(&long).unwrap().0.len(), 5);
     let chat =
-        json!({"messages": [{"role": "user", "content": "12 ".repeat(5000)}], "truncate_prompt_tokens": -1});
+        json!({"messages": [{"role": "user", "content": "12 ".repeat(2000)}], "truncate_prompt_tokens": -1});
     let request = parse_chat(chat.to_string().as_bytes(), &limits, &demo).unwrap();
     let prepared = prepare(&request, &demo, &limits).unwrap();
     assert_eq!((prepared[0].ids.len(), prepared[0].max_new_tokens), (63, 1));
