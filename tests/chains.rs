@@ -147,16 +147,16 @@ fn check(server: &ServerProcess, story: &Story, route: (&str, Writer), most: usi
     let wanted = expected(story, &ids, most, stops, include);
     let mut body = body(story, route.0, most, stops, include);
     // Every other time as a chat, whose template ends in the same token.
-    let path = if most % 2 == 0 { "/v1/chat/completions" } else { "/v1/completions" };
-    if most % 2 == 0 {
+    let path = if most.is_multiple_of(2) { "/v1/chat/completions" } else { "/v1/completions" };
+    if most.is_multiple_of(2) {
         body.as_object_mut().expect("a body").remove("prompt");
         body["messages"] = json!([{"role": "user", "content": "abc"}]);
     }
     // Every third time with log-probabilities, of which there is one per token.
-    let scored = most % 3 == 0;
+    let scored = most.is_multiple_of(3);
     if scored {
-        body["logprobs"] = if most % 2 == 0 { json!(true) } else { json!(2) };
-        if most % 2 == 0 {
+        body["logprobs"] = if most.is_multiple_of(2) { json!(true) } else { json!(2) };
+        if most.is_multiple_of(2) {
             body["top_logprobs"] = json!(2);
         }
     }
@@ -208,8 +208,8 @@ fn every_stop(story: &Story) {
         let stops = substrings(&story.certain(&ids[..ids.len() - 1]));
         assert!(stops.len() > 100);
         for (at, stop) in stops.iter().enumerate() {
-            check(&server, story, route, ids.len() + 1, &[stop.clone()]);
-            if at % 8 == 0 {
+            check(&server, story, route, ids.len() + 1, std::slice::from_ref(stop));
+            if at.is_multiple_of(8) {
                 let other = &stops[(at * 7 + 3) % stops.len()];
                 let third = &stops[(at * 5 + 11) % stops.len()];
                 check(
