@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tokenrouter_scheduler::router::{Registry, Router};
+use tokenrouter_scheduler::router::Registry;
 
 use super::{EngineConfig, EngineError, ranks};
 use crate::budget::show_bytes;
@@ -38,11 +38,7 @@ pub fn check(config: &EngineConfig, registry: &Registry) -> Result<Checked, Engi
         // Enough for any context: the devices decide.
         DeviceKind::Cuda(_) => (needs(config, &placement, &open, &options), u32::MAX as usize / 2),
     };
-    let infos = config
-        .routes
-        .iter()
-        .zip(&routes)
-        .map(|(named, router): (_, &Box<dyn Router>)| super::route_info(named, &**router));
+    let infos = config.routes.iter().zip(&routes).map(|(named, router)| super::route_info(named, &**router));
     let infos = infos.collect();
     let info = super::engine_info(config, &open, &options, (pages, String::new()), &routes);
     let limits = super::core_config(config, &info, pages.min(1 << 20));
