@@ -35,7 +35,7 @@ pub(super) struct Faults {
     /// The row of this seed that samples at this position has no finite logits.
     pub(super) poisoned: Vec<(u64, u32)>,
     /// Steps that were launched, and not ended.
-    held: Vec<Box<Step>>,
+    held: VecDeque<Box<Step>>,
     ended: VecDeque<Box<Step>>,
     spare: [Option<Box<Step>>; 2],
     broken: VecDeque<(ModelId, String)>,
@@ -61,7 +61,7 @@ impl Executor for Fake {
         fill(&mut step, &faults.poisoned);
         faults.rows[step.model.index()] += step.rows.len();
         match faults.hung.contains(step.model) {
-            true => faults.held.push(step),
+            true => faults.held.push_back(step),
             false => faults.ended.push_back(step),
         }
     }
