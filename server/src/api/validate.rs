@@ -293,7 +293,10 @@ fn refuse_missing_features(fields: &Fields<'_>, kind: ApiKind) -> Result<(), Api
         return missing("echo");
     }
     if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::invalid("suffix", "suffix must be empty: text cannot be written into a gap here"));
+        return Err(ApiError::invalid(
+            "suffix",
+            "suffix must be empty: text cannot be written into a gap here",
+        ));
     }
     response_format(fields)
 }

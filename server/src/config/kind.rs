@@ -98,7 +98,7 @@ impl Kind {
         match self {
             Kind::Texts if !text.starts_with('[') => {
                 let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-                Value::Array(parts.map(|part| plain(part)).collect())
+                Value::Array(parts.map(plain).collect())
             }
             Kind::Text | Kind::Word(_) | Kind::Addr | Kind::Path => plain(text),
             Kind::Bool if text == "1" => Value::Boolean(true),

@@ -386,10 +386,10 @@ impl Resolved {
 
     fn add_default(&mut self, section: &'static Section, index: Option<usize>, key: &Key) {
         let target = Target::new(section, index, key.name);
-        if !self.origins.contains_key(&target.path()) {
-            if let Some(value) = key.default_value() {
-                self.put(&target, value, Origin::Default);
-            }
+        if !self.origins.contains_key(&target.path())
+            && let Some(value) = key.default_value()
+        {
+            self.put(&target, value, Origin::Default);
         }
     }
 

@@ -63,7 +63,7 @@ impl Repo {
     /// What a name must be.
     pub fn new(name: &str, revision: Option<&str>) -> Result<Self, String> {
         let revision = revision.unwrap_or(MAIN);
-        let parts = |text: &str| text.split('/').all(|part| is_word(part));
+        let parts = |text: &str| text.split('/').all(is_word);
         if !is_repo_name(name) {
             return Err(format!("\"{name}\" is no repository; a name like \"Qwen/Qwen3-0.6B\" is needed"));
         }
