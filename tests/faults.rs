@@ -311,7 +311,8 @@ fn a_preempted_request_forgot_what_it_had_written() {
         for round in rounds {
             let asked: Vec<_> =
                 round.iter().map(|&(client, priority)| ask(client, priority, route)).collect();
-            let alone: HashMap<_, _> = asked.iter().flat_map(|one| scored(&engine, &[one.clone()])).collect();
+            let alone: HashMap<_, _> =
+                asked.iter().flat_map(|one| scored(&engine, std::slice::from_ref(one))).collect();
             let crowded = scored(&engine, &asked);
             let preempted: u32 = crowded.values().map(|(_, preemptions)| preemptions).sum();
             assert!(preempted > 0 && alone.values().all(|(_, preemptions)| *preemptions == 0));
