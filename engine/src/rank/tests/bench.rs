@@ -192,7 +192,7 @@ impl Bench {
             faults.hung = faults.hung.without(ModelSet::of(model));
             let (ended, held) = faults.held.drain(..).partition(|step| step.model == model);
             faults.held = held;
-            let ended: Vec<Box<Step>> = ended;
+            let ended: VecDeque<Box<Step>> = ended;
             faults.ended.extend(ended);
         });
     }
