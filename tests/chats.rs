@@ -59,10 +59,13 @@ fn thoughts_have_a_field_of_their_own() {
     body["include_reasoning"] = json!(false);
     let hidden = ask(&server, &body);
     assert!(hidden["choices"][0]["message"].get("reasoning_content").is_none());
-    assert_eq!(
-        (&hidden["choices"][0]["message"]["content"], &hidden["usage"]),
-        (&json!(content), &answer["usage"])
-    );
+    // The second answer found the prompt in the cache.
+    let counted = |answer: &Value| {
+        let usage = &answer["usage"];
+        (usage["total_tokens"].clone(), usage["completion_tokens_details"].clone())
+    };
+    assert_eq!(hidden["choices"][0]["message"]["content"], content);
+    assert_eq!(counted(&hidden), counted(&answer));
     // Cut among the thoughts: no content.
     body["max_tokens"] = json!(3);
     let cut = ask(&server, &body);
@@ -92,9 +95,10 @@ fn the_operator_chooses_fields_parsers_and_the_template() {
 
     let dir = support::process::scratch_dir("chat-template");
     let template = dir.join("mine.jinja");
+    // Jinja takes the last line break of a template away.
     std::fs::write(
         &template,
-        "<|im_start|>user\n{{ messages[-1].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "<|im_start|>user\n{{ messages[-1].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n",
     )
     .unwrap();
     let file = template.display();
