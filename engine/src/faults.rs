@@ -6,6 +6,8 @@ use tokenrouter_scheduler::{Nanos, PeerLoss};
 
 /// Tokens of a step that may take the step timeout once; see [`FaultOptions::step_timeout`].
 pub const TIMED_TOKENS: usize = 64;
+/// How much longer the first step of a model may take: its weights may still be on the disk.
+pub(crate) const COLD: Nanos = 10;
 /// After which a step counts as stalled that may take for ever.
 const STALL: Nanos = 60_000_000_000;
 
@@ -40,7 +42,8 @@ impl FaultOptions {
     }
 }
 
-fn pieces(fed: usize) -> Nanos {
+/// How often the time of [`TIMED_TOKENS`] a step of so many fed tokens may take.
+pub(crate) fn pieces(fed: usize) -> Nanos {
     fed.div_ceil(TIMED_TOKENS).max(1) as Nanos
 }
 

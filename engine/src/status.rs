@@ -8,6 +8,7 @@ use std::time::Instant;
 use tokenrouter_scheduler::{Batch, Counters, MAX_MODELS, Nanos, PlannerStatus, Usage};
 
 use crate::executor::Ungraphed;
+use crate::faults::{COLD, pieces};
 use crate::tally::{ROW_BUCKETS, TIME_BUCKETS, Tally};
 
 /// Life cycle of the engine as the server sees it.
@@ -109,6 +110,8 @@ pub struct ModelStatus {
     pub cached: AtomicU64,
     /// When the step in flight was launched, in nanoseconds of the engine's clock; 0 when idle.
     pub in_flight_since: AtomicU64,
+    /// How often the usual time that step may take: more with the tokens it feeds, and at first ([`crate::FaultOptions`]).
+    pub in_flight_times: AtomicU64,
     /// Whether that step is an extend.
     extends: AtomicBool,
     /// When a step came back last, in nanoseconds of the engine's clock; 0 before the first.
@@ -239,6 +242,8 @@ impl EngineStatus {
         status.extends.store(extends, Relaxed);
         status.rows_by[usize::from(extends)].add_rows(batch.rows.len());
         batch.delays.iter().for_each(|delay| status.delays.add_time(*delay));
+        let first = if status.steps.load(Relaxed) == 0 { COLD } else { 1 };
+        status.in_flight_times.store(pieces(batch.fed_tokens) * first, Relaxed);
         // 0 means idle.
         status.in_flight_since.store(now.max(1), Relaxed);
     }
@@ -333,14 +338,18 @@ mod tests {
         status.launched(1, &batch, 0);
         let model = &status.models[1];
         assert!(model.in_flight_since.load(Relaxed) > 0, "a step launched at time 0 is in flight");
+        assert_eq!(model.in_flight_times.load(Relaxed), 10, "the first one");
+        status.finished(1, false, 101);
+        status.launched(1, &Batch { fed_tokens: 129, ..Batch::default() }, 101);
+        assert_eq!(model.in_flight_times.load(Relaxed), 3);
         status.finished(1, false, 101);
         status.launched(1, &batch, 200);
         status.finished(1, true, 250);
         let counts = [&model.fed, &model.by_fed[3], &model.busy, &model.steps, &model.failures];
-        assert_eq!(counts.map(|count| count.load(Relaxed)), [10, 2, 150, 2, 1]);
+        assert_eq!(counts.map(|count| count.load(Relaxed)), [139, 2, 150, 3, 1]);
         let [decode, extend] = &model.step_times;
-        assert_eq!((decode.sum(), extend.sum(), extend.counts()[0]), (0, 150, 2));
-        assert_eq!((model.rows_by[1].counts()[0], model.last_step.load(Relaxed)), (2, 250));
+        assert_eq!((decode.sum(), extend.sum(), extend.counts()[0]), (0, 150, 3));
+        assert_eq!((model.rows_by[1].counts()[0], model.last_step.load(Relaxed)), (3, 250));
         assert_eq!(model.in_flight_since.load(Relaxed), 0);
     }
 }

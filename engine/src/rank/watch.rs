@@ -3,7 +3,7 @@
 use tokenrouter_scheduler::{MAX_MODELS, ModelId, Nanos};
 
 use super::{RankLoop, Running};
-use crate::faults::FaultOptions;
+use crate::faults::{COLD, FaultOptions};
 use crate::status::ModelState;
 
 /// What is known about every model.
@@ -23,9 +23,6 @@ struct Watched {
     /// It never comes back.
     gone: bool,
 }
-
-/// How much longer the first step of a model may take: its weights may still be on the disk.
-const COLD: Nanos = 10;
 
 impl Watch {
     pub(super) fn new(options: FaultOptions) -> Self {

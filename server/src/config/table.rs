@@ -283,7 +283,7 @@ const SERVER: &[Key] = &[
         "stall_timeout_s",
         Seconds,
         "60",
-        "`/health` says 503 when a step has been in flight for so long.",
+        "`/health` says 503 when a step has been in flight for so long, per 64 tokens that it feeds.",
     )
     .flag("stall-seconds"),
 ];

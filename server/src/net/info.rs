@@ -96,7 +96,8 @@ impl Info {
         }
     }
 
-    /// `/health`: 503 when the engine has ended, when a step has been in flight since longer than the stall limit, as far
+    /// `/health`: 503 when the engine has ended, when a step has been in flight since longer than the stall limit (times
+    /// what its size allows), as far
     /// as earlier calls have seen, or when a model is lost: a new start cures that. Where the operator lets others go on
     /// in its place, not while any of them is left.
     pub(crate) fn health(&mut self, status: &EngineStatus, dead: bool, now: Instant) -> Response {
@@ -110,7 +111,10 @@ impl Info {
                 *seen = (since, now);
             }
             let lost = model.state() == ModelState::Lost;
-            stalled |= since != 0 && !lost && now.duration_since(seen.1) >= self.stall;
+            // A step that feeds much of a prompt takes its time.
+            let times = model.in_flight_times.load(Ordering::Relaxed).clamp(1, u64::from(u32::MAX)) as u32;
+            let late = now.duration_since(seen.1) >= self.stall.saturating_mul(times);
+            stalled |= since != 0 && !lost && late;
         }
         let lost = self.lost(status);
         let fatal = match self.engine.faults.on_peer_loss {

@@ -12,6 +12,7 @@ pub struct Hub {
     pub(super) cache: Cache,
     /// No slash at the end.
     pub(super) endpoint: String,
+    #[cfg(feature = "hub")]
     pub(super) token: Option<String>,
     /// Why nothing is downloaded, when that is so.
     offline: Option<&'static str>,
@@ -41,9 +42,6 @@ impl Hub {
             cache.or_else(|| set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE")).map(PathBuf::from));
         let endpoint = section.endpoint.clone().or_else(|| set("HF_ENDPOINT"));
         let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".into());
-        let token_file = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
-        let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
-        let token = token.or_else(|| std::fs::read_to_string(token_file).ok());
         let yes = |name: &str| {
             set(name)
                 .is_some_and(|v| ["1", "ON", "YES", "TRUE"].contains(&v.trim().to_ascii_uppercase().as_str()))
@@ -56,7 +54,8 @@ impl Hub {
         Hub {
             cache: Cache::new(cache.unwrap_or_else(|| home.join("hub"))),
             endpoint: endpoint.trim_end_matches('/').to_owned(),
-            token: token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()),
+            #[cfg(feature = "hub")]
+            token: token(&home, &set),
             offline,
         }
     }
@@ -85,4 +84,13 @@ impl Hub {
     fn fetch(&self, _repo: &Repo, missing: &str) -> Result<PathBuf, String> {
         Err(format!("{missing}, and this binary was built without the feature `hub`, which downloads"))
     }
+}
+
+/// The token of the user: from a variable, else from the file that `huggingface_hub` keeps.
+#[cfg(feature = "hub")]
+fn token(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let file = set("HF_TOKEN_PATH").map_or_else(|| home.join("token"), PathBuf::from);
+    let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
+    let token = token.or_else(|| std::fs::read_to_string(file).ok())?;
+    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
 }

@@ -68,6 +68,7 @@ fn offline_says_what_is_missing_and_why_nothing_is_fetched() {
     assert!(error.contains("lacks m-2.safetensors") && error.contains("hub.download is false"), "{error}");
 }
 
+#[cfg(feature = "hub")]
 #[test]
 fn the_cache_is_where_huggingface_hub_has_it() {
     let section = HubSection { cache: None, endpoint: None, download: true };

@@ -75,6 +75,11 @@ impl FakeEngine {
         self.log().iter().filter(|line| line.starts_with(start)).count()
     }
 
+    /// Pretends that the step in flight may take so many times as long as others.
+    pub(super) fn set_times_in_flight(&self, times: u64) {
+        self.status.models[0].in_flight_times.store(times, Ordering::Relaxed);
+    }
+
     /// Pretends that a step has been running since `since`.
     pub(super) fn set_in_flight(&self, since: u64) {
         self.status.models[0].in_flight_since.store(since, Ordering::Relaxed);

@@ -221,4 +221,8 @@ fn health_notices_a_stalled_step() {
     assert_eq!(status(), 503);
     server.engine.set_in_flight(8);
     assert_eq!(status(), 200);
+    // A step that feeds a long piece of a prompt may take longer.
+    server.engine.set_times_in_flight(100_000);
+    std::thread::sleep(std::time::Duration::from_millis(80));
+    assert_eq!(status(), 200);
 }
