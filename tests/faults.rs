@@ -7,15 +7,14 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use support::engine::{Outcome, demo_config, request, route, run_all};
+use support::engine::{Outcome, answers, demo_config, request, route, run_all, smallest};
 use support::faulty::{self, Faults};
 use support::golden_prompt;
-use tokenrouter_engine::budget::BudgetError;
 use tokenrouter_engine::{
-    ClientEvent, Command, EngineConfig, EngineError, EngineHandle, EngineRequest, FaultOptions, ModelState,
-    RefuseError, SamplingParams, TokenLogprobs,
+    ClientEvent, Command, EngineConfig, EngineHandle, EngineRequest, FaultOptions, ModelState, RefuseError,
+    SamplingParams, TokenLogprobs,
 };
-use tokenrouter_scheduler::router::{ParamValue, Registry};
+use tokenrouter_scheduler::router::ParamValue;
 use tokenrouter_scheduler::{FailKind, FinishReason, ModelId, PeerLoss, SubmitError};
 
 const LARGE: ModelId = ModelId(1);
@@ -78,33 +77,6 @@ fn eight(engine: &EngineHandle, faults: &Faults) {
         let at_large = status.models[1].running.load(Relaxed) + status.models[1].ready.load(Relaxed);
         faults.holds(LARGE) && at_large == 6 && status.waiting.load(Relaxed) == 2
     });
-}
-
-/// Takes the answers of `count` requests that were sent before.
-fn answers(engine: &EngineHandle, count: usize) -> HashMap<u64, Outcome> {
-    let mut written: HashMap<u64, (Vec<u32>, Vec<u8>)> = HashMap::new();
-    let mut done = HashMap::new();
-    while done.len() < count {
-        for event in engine.wait_report().expect("the engine runs").events {
-            match event {
-                ClientEvent::Token { client, token, model, .. } => {
-                    assert!(!done.contains_key(&client), "a token after the end");
-                    let (tokens, writers) = written.entry(client).or_default();
-                    tokens.push(token);
-                    writers.push(model);
-                }
-                ClientEvent::Finished { client, reason, usage } => {
-                    let (tokens, writers) = written.remove(&client).unwrap_or_default();
-                    let (logprobs, prompt) = (Vec::new(), Vec::new());
-                    let outcome = Outcome { tokens, writers, logprobs, prompt, reason, usage };
-                    let before = done.insert(client, outcome);
-                    assert!(before.is_none(), "{client} ends twice");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    done
 }
 
 /// What the eight give when nothing goes wrong.
@@ -254,39 +226,18 @@ fn a_thousand_requests_go_through_the_same_slots() {
 fn ten_pages() -> EngineConfig {
     let mut config = EngineConfig { context_len: 160, reserve_pages: 0, ..config(PeerLoss::Fail, None) };
     config.prefix_cache = false;
-    config.budget_bytes = 1;
-    let refused = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()));
-    match refused.err() {
-        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
-            config.budget_bytes = needed_bytes;
-        }
-        other => panic!("{other:?}"),
-    }
-    config
+    smallest(config)
 }
 
 /// Tokens and scores of every request, once all have ended.
 fn scored(engine: &EngineHandle, asked: &[EngineRequest]) -> HashMap<u64, (Vec<(u32, TokenLogprobs)>, u32)> {
-    for request in asked {
-        engine.send(Command::Submit(Box::new(request.clone()))).expect("the engine runs");
-    }
-    let (mut written, mut done) = (HashMap::<u64, Vec<_>>::new(), HashMap::new());
-    while done.len() < asked.len() {
-        for event in engine.wait_report().expect("the engine runs").events {
-            match event {
-                ClientEvent::Token { client, token, logprobs, .. } => {
-                    let scores = *logprobs.expect("every token has its score");
-                    written.entry(client).or_default().push((token, scores));
-                }
-                ClientEvent::Finished { client, reason, usage } => {
-                    assert_eq!(reason, FinishReason::Length);
-                    done.insert(client, (written.remove(&client).unwrap_or_default(), usage.preemptions));
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    done
+    let of = |(client, outcome): (u64, Outcome)| {
+        assert_eq!(outcome.reason, FinishReason::Length);
+        assert_eq!(outcome.logprobs.len(), outcome.tokens.len(), "every token has its score");
+        let scores = outcome.tokens.into_iter().zip(outcome.logprobs).collect();
+        (client, (scores, outcome.usage.preemptions))
+    };
+    run_all(engine, asked.to_vec()).into_iter().map(of).collect()
 }
 
 /// Two requests that need twelve pages of ten: the newer one is preempted and gives what it gives alone, penalty, seed and

@@ -6,10 +6,9 @@ mod support;
 use std::collections::HashMap;
 
 use safetensors::SafeTensors;
-use support::engine::{Outcome, demo_config, request, route, run_all, start, stop};
+use support::engine::{Outcome, demo_config, request, route, run_all, smallest, start, stop};
 use support::root;
-use tokenrouter_engine::budget::BudgetError;
-use tokenrouter_engine::{DType, EngineConfig, EngineError, EngineRequest, SamplingParams, TokenLogprobs};
+use tokenrouter_engine::{DType, EngineConfig, EngineRequest, SamplingParams, TokenLogprobs};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff};
 
@@ -255,19 +254,6 @@ fn each_token_has_the_value_of_the_model_that_wrote_it() {
         assert!(both >= 2, "both models write");
         stop(&engine);
     }
-}
-
-/// The smallest budget with which the pair starts: 256 tokens.
-fn smallest(mut config: EngineConfig) -> EngineConfig {
-    config.budget_bytes = 1;
-    let refused = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()));
-    match refused.err() {
-        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
-            config.budget_bytes = needed_bytes;
-        }
-        other => panic!("{other:?}"),
-    }
-    config
 }
 
 #[test]

@@ -6,9 +6,8 @@ mod support;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use support::engine::{Outcome, demo_config, request, route, run_all, start, stop};
-use tokenrouter_engine::budget::BudgetError;
-use tokenrouter_engine::{EngineConfig, EngineError, EngineRequest, SamplingParams};
+use support::engine::{Outcome, demo_config, request, route, run_all, smallest, start, stop};
+use tokenrouter_engine::{EngineConfig, EngineRequest, SamplingParams};
 use tokenrouter_scheduler::FinishReason;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
@@ -132,19 +131,6 @@ fn the_turns_of_a_conversation_find_the_turns_before() {
     assert!(found[0] > 250, "the entry model found {found:?} tokens");
     stop(&plain);
     stop(&cached);
-}
-
-/// The smallest budget with which the pair starts: 256 tokens.
-fn smallest(mut config: EngineConfig) -> EngineConfig {
-    config.budget_bytes = 1;
-    let refused = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()));
-    match refused.err() {
-        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
-            config.budget_bytes = needed_bytes;
-        }
-        other => panic!("{other:?}"),
-    }
-    config
 }
 
 #[test]

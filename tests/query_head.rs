@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::engine::{Outcome, demo_config, request, run_all, start, stop};
+use support::engine::{Outcome, demo_config, request, run_all, smallest, start, stop};
 use support::heads::{Scorer, write_random};
 use support::process::{bare_demo, run, scratch_dir};
 use support::reference::{RefRequest, RefRouter, Reference};
 use support::{problems, rendered};
-use tokenrouter_engine::budget::BudgetError;
-use tokenrouter_engine::{EngineConfig, EngineError, EngineRequest, RouteConfig, SamplingParams};
+use tokenrouter_engine::{EngineConfig, EngineRequest, RouteConfig, SamplingParams};
 use tokenrouter_scheduler::Threshold;
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
@@ -86,19 +85,6 @@ fn assert_as_alone(expected: &[[Vec<u32>; 2]], got: &HashMap<u64, Outcome>, how:
     }
 }
 
-/// The smallest budget with which the pair starts: 256 tokens.
-fn smallest(mut config: EngineConfig) -> EngineConfig {
-    config.budget_bytes = 1;
-    let refused = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()));
-    match refused.err() {
-        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
-            config.budget_bytes = needed_bytes;
-        }
-        other => panic!("{other:?}"),
-    }
-    EngineConfig { reserve_pages: 0, ..config }
-}
-
 #[test]
 fn the_choice_is_that_of_the_sequential_loop_to_the_last_bit_of_the_score() {
     const NEW: usize = 24;
@@ -121,7 +107,10 @@ fn the_choice_is_that_of_the_sequential_loop_to_the_last_bit_of_the_score() {
     {
         let how = format!("steps of {step} tokens, prefixes {prefix_cache}, crowded {crowded}");
         let roomy = EngineConfig { prefix_cache, ..config(&head, step) };
-        let engine = start(&if crowded { smallest(roomy) } else { roomy }, &Registry::builtin());
+        let engine = start(
+            &if crowded { EngineConfig { reserve_pages: 0, ..smallest(roomy) } } else { roomy },
+            &Registry::builtin(),
+        );
         for round in ["cold", "warm"] {
             let got = run_all(&engine, asked.clone());
             assert_as_alone(&expected, &got, &format!("{how}, {round}"));

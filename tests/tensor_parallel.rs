@@ -7,11 +7,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
-use support::engine::{Outcome, demo_config, request, route, run_all, start, stop};
+use support::engine::{Outcome, demo_config, request, route, run_all, smallest, start, stop};
 use support::reference::{RefRequest, RefRouter, Reference};
 use support::root;
-use tokenrouter_engine::budget::BudgetError;
-use tokenrouter_engine::{EngineConfig, EngineError, EngineRequest, SamplingParams};
+use tokenrouter_engine::{EngineConfig, EngineRequest, SamplingParams};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{CountTable, Policy, Thresholds};
 
@@ -151,7 +150,7 @@ fn shared_prefixes_chunks_and_preemption_change_nothing() {
         for crowded in [false, true] {
             let mut placed = config(small, large);
             if crowded {
-                placed = smallest(placed);
+                placed = EngineConfig { reserve_pages: 0, ..smallest(placed) };
             } else {
                 placed.models.iter_mut().for_each(|m| (m.max_step_tokens, m.max_batch_rows) = (5, 4));
             }
@@ -173,18 +172,6 @@ fn shared_prefixes_chunks_and_preemption_change_nothing() {
             assert_eq!(free * 16, engine.info.capacity_tokens, "{how}: all pages came back");
         }
     }
-}
-
-/// The smallest budget with which the pair starts: 256 tokens.
-fn smallest(mut config: EngineConfig) -> EngineConfig {
-    config.budget_bytes = 1;
-    match tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ())).err() {
-        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
-            config.budget_bytes = needed_bytes;
-        }
-        other => panic!("{other:?}"),
-    }
-    EngineConfig { reserve_pages: 0, ..config }
 }
 
 /// A router head of the large model's peer scores on the first part, and kept states lie there.

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use tokenrouter_engine::budget::BudgetError;
 use tokenrouter_engine::{
-    ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
+    ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineError, EngineHandle, EngineModel,
+    EngineRequest, FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -93,6 +94,11 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
     for request in requests {
         engine.send(Command::Submit(Box::new(request))).expect("the engine runs");
     }
+    answers(engine, count)
+}
+
+/// Takes the answers of `count` requests that were sent before.
+pub fn answers(engine: &EngineHandle, count: usize) -> HashMap<u64, Outcome> {
     let mut written: HashMap<u64, Written> = HashMap::new();
     let mut done = HashMap::new();
     while done.len() < count {
@@ -106,6 +112,7 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
                     written.prompt.extend(scores);
                 }
                 ClientEvent::Token { client, token, model, logprobs } => {
+                    assert!(!done.contains_key(&client), "a token after the end");
                     let written = written.entry(client).or_default();
                     written.tokens.push(token);
                     written.writers.push(model);
@@ -114,7 +121,8 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
                 ClientEvent::Finished { client, reason, usage } => {
                     let Written { tokens, writers, logprobs, prompt } =
                         written.remove(&client).unwrap_or_default();
-                    done.insert(client, Outcome { tokens, writers, logprobs, prompt, reason, usage });
+                    let outcome = Outcome { tokens, writers, logprobs, prompt, reason, usage };
+                    assert!(done.insert(client, outcome).is_none(), "{client} ends twice");
                 }
                 ClientEvent::Refused { client, error } => panic!("request {client} was refused: {error}"),
             }
@@ -127,4 +135,17 @@ pub fn run_all(engine: &EngineHandle, requests: Vec<EngineRequest>) -> HashMap<u
 pub fn stop(engine: &EngineHandle) {
     let _ = engine.send(Command::Shutdown);
     while engine.wait_report().is_some() {}
+}
+
+/// The smallest budget with which the models start.
+pub fn smallest(mut config: EngineConfig) -> EngineConfig {
+    config.budget_bytes = 1;
+    let refused = tokenrouter_engine::start(&config, &Registry::builtin(), Box::new(|| ()));
+    match refused.err() {
+        Some(EngineError::Budget(BudgetError::TooSmall { needed_bytes, .. })) => {
+            config.budget_bytes = needed_bytes;
+        }
+        other => panic!("{other:?}"),
+    }
+    config
 }
