@@ -203,7 +203,7 @@ impl AnswerWriter for Writer {
         if let Some(texts) = &mut self.1 {
             texts.token(choice, token);
         }
-        self.0.on_scored_token(choice, token, model, logprobs, out).map(|at| at.committed_len)
+        self.0.on_token(choice, token, model, logprobs, out).map(|at| at.committed_len)
     }
 
     fn on_finished(&mut self, choice: usize, reason: &FinishReason, usage: &Usage, out: &mut Vec<u8>) {

@@ -118,14 +118,9 @@ impl Answer {
         }
     }
 
-    /// As [`Self::on_scored_token`], for a request that asks for no log-probabilities.
-    pub fn on_token(&mut self, choice: usize, token: u32, model: u8, out: &mut Vec<u8>) -> Option<StopAt> {
-        self.on_scored_token(choice, token, model, None, out)
-    }
-
     /// A token of a choice was committed by a model, with what that model said about it. `Some`: tell the engine to stop
     /// that choice; further tokens of it are ignored.
-    pub fn on_scored_token(
+    pub fn on_token(
         &mut self,
         choice: usize,
         token: u32,

@@ -62,7 +62,7 @@ pub(super) fn play(
     for at in 0..=longest {
         for (choice, (chain, reason)) in chains.iter().enumerate() {
             if let Some(&(token, model)) = chain.get(at) {
-                let stop = answer.on_token(choice, token, model, out);
+                let stop = answer.on_token(choice, token, model, None, out);
                 stops[choice] = stops[choice].or(stop);
             } else if at == chain.len() {
                 answer.on_finished(choice, reason, &usage(chain), out);
@@ -224,10 +224,10 @@ fn a_failed_choice_fails_the_answer() {
     let mut answer = answer(&context, &json!({"prompt": [1], "n": 2}), Sink::Http);
     let failed = FinishReason::Failed(FailKind::Row { model: ModelId(1), fault: RowFault::NonFinite });
     let mut out = Vec::new();
-    answer.on_token(0, 5, 0, &mut out);
+    answer.on_token(0, 5, 0, None, &mut out);
     answer.on_finished(1, &failed, &Usage::default(), &mut out);
     assert!(answer.is_done() && answer.status() == 500 && out.is_empty());
-    assert_eq!(answer.on_token(0, 6, 0, &mut out), None);
+    assert_eq!(answer.on_token(0, 6, 0, None, &mut out), None);
     answer.on_finished(0, &FinishReason::Length, &Usage::default(), &mut out);
     let got: Value = serde_json::from_slice(&answer.final_body()).unwrap();
     assert_eq!(
@@ -245,13 +245,13 @@ fn events_about_unknown_or_finished_choices_are_harmless() {
     let context = fixtures::context(&model);
     let mut answer = answer(&context, &json!({"prompt": [1], "stream": true}), Sink::Http);
     let mut out = Vec::new();
-    assert_eq!(answer.on_token(3, 5, 0, &mut out), None);
+    assert_eq!(answer.on_token(3, 5, 0, None, &mut out), None);
     answer.on_finished(3, &FinishReason::Length, &Usage::default(), &mut out);
-    answer.on_token(0, u32::MAX, 200, &mut out);
+    answer.on_token(0, u32::MAX, 200, None, &mut out);
     answer.on_finished(0, &FinishReason::Length, &Usage::default(), &mut out);
     let length = out.len();
     answer.on_finished(0, &FinishReason::Length, &Usage::default(), &mut out);
-    answer.on_token(0, 5, 0, &mut out);
+    answer.on_token(0, 5, 0, None, &mut out);
     answer.on_error(crate::api::ApiError::engine("late"), &mut out);
     assert!(answer.is_done() && out.len() == length);
 }

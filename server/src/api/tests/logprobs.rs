@@ -49,7 +49,7 @@ fn play(
         for (choice, (chain, reason)) in chains.iter().enumerate() {
             if let Some(&(token, model)) = chain.get(at) {
                 let logprobs = asked.map(|_| Box::new(said(token, 10 + at, top)));
-                answer.on_scored_token(choice, token, model, logprobs, &mut out);
+                answer.on_token(choice, token, model, logprobs, &mut out);
             } else if at == chain.len() {
                 answer.on_finished(choice, reason, &usage(chain), &mut out);
             }

@@ -107,7 +107,7 @@ fn an_error_ends_the_stream_properly() {
     let context = fixtures::context(&model);
     let mut answer = answer(&context, &json!({"prompt": [1], "stream": true}), Sink::Http);
     let mut out = Vec::new();
-    answer.on_token(0, chain(&model, "1")[0].0, 0, &mut out);
+    answer.on_token(0, chain(&model, "1")[0].0, 0, None, &mut out);
     answer.on_error(ApiError::unavailable("draining", "the server is shutting down"), &mut out);
     let events = events(&out);
     assert_eq!(
