@@ -138,7 +138,7 @@ fn a_pass_allocates_nothing() {
                 std::thread::yield_now();
             }
         });
-        for isa in [Isa::Avx2, Isa::Portable] {
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
             let ctx = Ctx { isa, workers: &workers };
             let first = pass(ctx, &mut model, &tokens, &ids);
             let before = ALLOCATIONS.load(Ordering::Relaxed);

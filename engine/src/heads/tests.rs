@@ -25,7 +25,7 @@ fn scores_are_those_of_torch() {
 fn a_score_depends_on_its_row_alone() {
     for name in HEADS {
         let all = golden::scores(name, Isa::fastest(), 1, 0..40);
-        for isa in [Isa::Portable, Isa::Avx2] {
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             for threads in [1, 3] {
                 for rows in [0..1, 7..8, 3..19, 20..40] {
                     let some = golden::scores(name, isa, threads, rows.clone());

@@ -1,7 +1,8 @@
-//! The AVX2 form of [`Lanes`]. Values of [`Avx`] are made only inside [`run`], whose caller has
-//! checked the processor.
+//! The AVX2 form of [`Lanes`], also compiled for AVX-512, where it has twice the registers. Values are made only
+//! inside the `run` of their kind, whose caller has checked the processor.
 
-use super::{Kernel, Lanes};
+use super::pair::Two;
+use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
 
 /// Runs `kernel` in code compiled for AVX2, FMA and F16C.
@@ -13,7 +14,7 @@ pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx>()
 }
 
-/// Eight lanes in one 256-bit register.
+/// Eight lanes in one 256-bit register, sixteen registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx(__m256);
 
@@ -28,131 +29,168 @@ macro_rules! join_tree {
         }
     }};
 }
+pub(super) use join_tree;
 
-impl Lanes for Avx {
-    const WIDE_TILES: bool = true;
+/// [`Lanes`] for a 256-bit register, compiled with the features of whoever runs it.
+macro_rules! ymm_lanes {
+    ($name:ident, $pair:ty, $registers:expr) => {
+        impl Lanes for $name {
+            const REGISTERS: Registers = $registers;
+            type Pair = $pair;
 
-    #[inline(always)]
-    fn splat(x: f32) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_set1_ps(x) })
-    }
+            #[inline(always)]
+            fn splat(x: f32) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_set1_ps(x) })
+            }
 
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller grants eight readable values; the load is unaligned.
-        Avx(unsafe { _mm256_loadu_ps(p) })
-    }
+            #[inline(always)]
+            unsafe fn load(p: *const f32) -> Self {
+                // SAFETY: the caller grants eight readable values; the load is unaligned.
+                $name(unsafe { _mm256_loadu_ps(p) })
+            }
 
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller grants eight writable values; the store is unaligned.
-        unsafe { _mm256_storeu_ps(p, self.0) }
-    }
+            #[inline(always)]
+            unsafe fn store(self, p: *mut f32) {
+                // SAFETY: the caller grants eight writable values; the store is unaligned.
+                unsafe { _mm256_storeu_ps(p, self.0) }
+            }
 
-    #[inline(always)]
-    unsafe fn load_f32(p: *const u8) -> Self {
-        // SAFETY: the caller grants 32 readable bytes; the load is unaligned.
-        Avx(unsafe { _mm256_loadu_ps(p.cast()) })
-    }
+            #[inline(always)]
+            unsafe fn load_f32(p: *const u8) -> Self {
+                // SAFETY: the caller grants 32 readable bytes; the load is unaligned.
+                $name(unsafe { _mm256_loadu_ps(p.cast()) })
+            }
 
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> Self {
-        // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
-        Avx(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
-    }
+            #[inline(always)]
+            unsafe fn load_f16(p: *const u8) -> Self {
+                // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
+                $name(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+            }
 
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> Self {
-        // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
-        Avx(unsafe {
-            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
-        })
-    }
+            #[inline(always)]
+            unsafe fn load_bf16(p: *const u8) -> Self {
+                // SAFETY: the caller grants 16 readable bytes; the load is unaligned.
+                $name(unsafe {
+                    let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+                })
+            }
 
-    #[inline(always)]
-    fn add(self, b: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_add_ps(self.0, b.0) })
-    }
+            #[inline(always)]
+            fn add(self, b: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_add_ps(self.0, b.0) })
+            }
 
-    #[inline(always)]
-    fn sub(self, b: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_sub_ps(self.0, b.0) })
-    }
+            #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_sub_ps(self.0, b.0) })
+            }
 
-    #[inline(always)]
-    fn mul(self, b: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_mul_ps(self.0, b.0) })
-    }
+            #[inline(always)]
+            fn mul(self, b: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_mul_ps(self.0, b.0) })
+            }
 
-    #[inline(always)]
-    fn div(self, b: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_div_ps(self.0, b.0) })
-    }
+            #[inline(always)]
+            fn div(self, b: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_div_ps(self.0, b.0) })
+            }
 
-    #[inline(always)]
-    fn mul_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
-    }
+            #[inline(always)]
+            fn mul_add(self, b: Self, c: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
+            }
 
-    #[inline(always)]
-    fn max(self, b: Self) -> Self {
-        // SAFETY: register-only instruction; the features were checked before `run`.
-        Avx(unsafe { _mm256_max_ps(self.0, b.0) })
-    }
+            #[inline(always)]
+            fn max(self, b: Self) -> Self {
+                // SAFETY: register-only instruction; the features were checked before `run`.
+                $name(unsafe { _mm256_max_ps(self.0, b.0) })
+            }
 
-    #[inline(always)]
-    fn select_less(self, limit: Self, yes: Self, no: Self) -> Self {
-        // SAFETY: register-only instructions; the features were checked before `run`.
-        Avx(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) })
-    }
+            #[inline(always)]
+            fn select_less(self, limit: Self, yes: Self, no: Self) -> Self {
+                // SAFETY: register-only instructions; the features were checked before `run`.
+                $name(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) })
+            }
 
-    #[inline(always)]
-    fn zero_where_zero(self, value: Self) -> Self {
-        // SAFETY: register-only instructions; the features were checked before `run`.
-        Avx(unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps()), value.0) })
-    }
+            #[inline(always)]
+            fn zero_where_zero(self, value: Self) -> Self {
+                // SAFETY: register-only instructions; the features were checked before `run`.
+                $name(unsafe {
+                    _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_setzero_ps()), value.0)
+                })
+            }
 
-    #[inline(always)]
-    fn any_greater(self, b: Self) -> bool {
-        // SAFETY: register-only instructions; the features were checked before `run`.
-        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0)) != 0 }
-    }
+            #[inline(always)]
+            fn any_greater(self, b: Self) -> bool {
+                // SAFETY: register-only instructions; the features were checked before `run`.
+                unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, b.0)) != 0 }
+            }
 
-    #[inline(always)]
-    fn half_pow2(self) -> Self {
-        // SAFETY: register-only instructions; the features were checked before `run`.
-        Avx(unsafe {
-            let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
-            _mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(126 << 23)))
-        })
-    }
+            #[inline(always)]
+            fn half_pow2(self) -> Self {
+                // SAFETY: register-only instructions; the features were checked before `run`.
+                $name(unsafe {
+                    let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
+                    _mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(126 << 23)))
+                })
+            }
 
-    #[inline(always)]
-    unsafe fn store_u32(self, p: *mut u32) {
-        // SAFETY: the caller grants eight writable values; the default rounding mode is nearest.
-        unsafe { _mm256_storeu_si256(p.cast(), _mm256_cvtps_epi32(self.0)) }
-    }
+            #[inline(always)]
+            unsafe fn store_u32(self, p: *mut u32) {
+                // SAFETY: the caller grants eight writable values; the default rounding mode is nearest.
+                unsafe { _mm256_storeu_si256(p.cast(), _mm256_cvtps_epi32(self.0)) }
+            }
 
-    #[inline(always)]
-    fn sum(self) -> f32 {
-        join_tree!(self.0, _mm_add_ps, _mm_add_ss)
-    }
+            #[inline(always)]
+            fn sum(self) -> f32 {
+                join_tree!(self.0, _mm_add_ps, _mm_add_ss)
+            }
 
-    #[inline(always)]
-    fn largest(self) -> f32 {
-        join_tree!(self.0, _mm_max_ps, _mm_max_ss)
-    }
+            #[inline(always)]
+            fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+                let mut out = [0.0; 4];
+                // SAFETY: register-only instructions, the features were checked before `run`; `out` holds four values.
+                unsafe {
+                    // Lane i and i + 4, then i and i + 2, then the two that are left.
+                    let ab = _mm256_add_ps(
+                        _mm256_permute2f128_ps::<0x20>(a.0, b.0),
+                        _mm256_permute2f128_ps::<0x31>(a.0, b.0),
+                    );
+                    let cd = _mm256_add_ps(
+                        _mm256_permute2f128_ps::<0x20>(c.0, d.0),
+                        _mm256_permute2f128_ps::<0x31>(c.0, d.0),
+                    );
+                    let (low, high) = (_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+                    let two = _mm256_add_ps(low, high);
+                    let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
+                    // One holds a . c . in its lower half and b . d . in its upper one.
+                    let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
+                    let ac_bd = _mm_shuffle_ps::<0x88>(ac, bd);
+                    _mm_storeu_ps(out.as_mut_ptr(), _mm_shuffle_ps::<0xd8>(ac_bd, ac_bd));
+                }
+                out
+            }
 
-    #[inline(always)]
-    fn prefetch(p: *const u8) {
-        // SAFETY: a prefetch is a hint and never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
+            #[inline(always)]
+            fn largest(self) -> f32 {
+                join_tree!(self.0, _mm_max_ps, _mm_max_ss)
+            }
+
+            #[inline(always)]
+            fn prefetch(p: *const u8) {
+                // SAFETY: a prefetch is a hint and never faults, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+            }
+        }
+    };
 }
+pub(super) use ymm_lanes;
+
+ymm_lanes!(Avx, Two<Avx>, Registers::Sixteen);

@@ -1,15 +1,19 @@
 //! Instruction set selection.
 
+use super::Registers;
+
 /// Instruction sets with a code path of their own. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
+    /// AVX2 and the F, VL, BW and DQ parts of AVX-512.
+    Avx512,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// Plain Rust, any processor.
     Portable,
 }
 
-/// The environment variable that forces a path: `portable` or `avx2`.
+/// The environment variable that forces a path: `portable`, `avx2` or `avx512`.
 const OVERRIDE: &str = "TOKENROUTER_CPU_ISA";
 
 impl Isa {
@@ -27,7 +31,7 @@ impl Isa {
 
     /// The best set that this processor supports; the environment is not asked.
     pub fn fastest() -> Isa {
-        if Isa::Avx2.supported() { Isa::Avx2 } else { Isa::Portable }
+        [Isa::Avx512, Isa::Avx2].into_iter().find(|isa| isa.supported()).unwrap_or(Isa::Portable)
     }
 
     /// Whether this processor can run the set.
@@ -35,27 +39,42 @@ impl Isa {
         match self {
             Isa::Portable => true,
             Isa::Avx2 => avx2_supported(),
+            Isa::Avx512 => avx512_supported(),
         }
     }
 
     /// The name that the environment variable uses.
     pub fn name(self) -> &'static str {
         match self {
+            Isa::Avx512 => "avx512",
             Isa::Avx2 => "avx2",
             Isa::Portable => "portable",
         }
     }
 
+    /// The registers that kernels of this set find; those of the portable path when it is not supported.
+    pub(super) fn registers(self) -> Registers {
+        match self {
+            Isa::Avx512 if self.supported() => Registers::ThirtyTwo,
+            Isa::Avx2 if self.supported() => Registers::Sixteen,
+            _ => Registers::Unknown,
+        }
+    }
+
     fn parse(value: &str) -> Result<Isa, String> {
         let isa = match value {
+            "avx512" => Isa::Avx512,
             "avx2" => Isa::Avx2,
             "portable" => Isa::Portable,
-            other => return Err(format!("{OVERRIDE}={other}: unknown, use `avx2` or `portable`")),
+            other => return Err(format!("{OVERRIDE}={other}: unknown, use `avx512`, `avx2` or `portable`")),
         };
         if isa.supported() {
             Ok(isa)
         } else {
-            Err(format!("{OVERRIDE}={value}: this processor lacks AVX2, FMA or F16C; use `portable`"))
+            let lacks =
+                if isa == Isa::Avx2 { "AVX2, FMA or F16C" } else { "AVX2 or AVX-512 (F, VL, BW, DQ)" };
+            let right = Isa::fastest().name();
+            Err(format!("{OVERRIDE}={value}: this processor lacks {lacks}; use `{right}`"))
         }
     }
 }
@@ -65,8 +84,22 @@ fn avx2_supported() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
+#[cfg(target_arch = "x86_64")]
+fn avx512_supported() -> bool {
+    avx2_supported()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn avx2_supported() -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn avx512_supported() -> bool {
     false
 }
 
@@ -79,10 +112,12 @@ mod tests {
         assert_eq!(Isa::parse("portable"), Ok(Isa::Portable));
         let message = Isa::parse("avx9").unwrap_err();
         assert!(message.contains("avx9") && message.contains("portable"), "{message}");
-        if Isa::Avx2.supported() {
-            assert_eq!(Isa::parse("avx2"), Ok(Isa::Avx2));
-        } else {
-            assert!(Isa::parse("avx2").unwrap_err().contains("portable"));
+        for isa in [Isa::Avx512, Isa::Avx2] {
+            if isa.supported() {
+                assert_eq!(Isa::parse(isa.name()), Ok(isa));
+            } else {
+                assert!(Isa::parse(isa.name()).unwrap_err().contains(Isa::fastest().name()));
+            }
         }
     }
 }

@@ -3,13 +3,29 @@
 //! Kernels are written once over [`Lanes`], so that all paths share one order of operations.
 
 use super::Isa;
+use super::pair::{Pair, Two};
 use half::{bf16, f16};
+
+/// Vector registers of an instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Registers {
+    /// Whatever the compiler finds.
+    Unknown,
+    /// 16 of 256 bits.
+    Sixteen,
+    /// 32 of 512 bits.
+    ThirtyTwo,
+}
 
 /// Eight f32 values. Each method is exact lane by lane: one IEEE operation, rounded once.
 pub(crate) trait Lanes: Copy {
+    /// The vector registers, which decide how large register tiles may be.
+    const REGISTERS: Registers;
     /// Whether wide register tiles pay off. Without, kernels use narrow tiles only, which saves
     /// much compile time and, by the order of the kernels, changes no bit.
-    const WIDE_TILES: bool;
+    const WIDE_TILES: bool = !matches!(Self::REGISTERS, Registers::Unknown);
+    /// Two groups of lanes.
+    type Pair: Pair;
     /// All lanes equal to `x`.
     fn splat(x: f32) -> Self;
     /// # Safety
@@ -50,6 +66,10 @@ pub(crate) trait Lanes: Copy {
     unsafe fn store_u32(self, p: *mut u32);
     /// `((a0+a4)+(a2+a6)) + ((a1+a5)+(a3+a7))`.
     fn sum(self) -> f32;
+    /// [`Lanes::sum`] of each.
+    fn sums(four: [Self; 4]) -> [f32; 4] {
+        four.map(Self::sum)
+    }
     /// The largest lane, joined in the same tree as [`Lanes::sum`].
     fn largest(self) -> f32;
     /// Asks for the cache line at `p`, which may lie anywhere.
@@ -66,9 +86,13 @@ pub(crate) trait Kernel {
 /// Runs `kernel` in the code path of `isa`, or in the portable one when `isa` is not supported.
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
-    if isa == Isa::Avx2 && isa.supported() {
+    if isa.supported() {
         // SAFETY: the processor has the features, checked in the line above.
-        return unsafe { super::avx2::run(kernel) };
+        match isa {
+            Isa::Avx512 => return unsafe { super::avx512::run(kernel) },
+            Isa::Avx2 => return unsafe { super::avx2::run(kernel) },
+            Isa::Portable => {}
+        }
     }
     let _ = isa;
     kernel.run::<Portable>()
@@ -102,7 +126,8 @@ impl Portable {
 }
 
 impl Lanes for Portable {
-    const WIDE_TILES: bool = false;
+    const REGISTERS: Registers = Registers::Unknown;
+    type Pair = Two<Portable>;
 
     #[inline(always)]
     fn splat(x: f32) -> Self {

@@ -3,20 +3,19 @@
 //! Order of one element: the dot product of the [module text](super) over K ([`Reduce::Whole`]), or
 //! over each of four segments of K, joined as `(s0 + s1) + (s2 + s3)` ([`Reduce::Segments4`]); the
 //! bias is added last. A rank that holds a half of K has the first or the second bracket
-//! ([`Reduce::Segments2`]), one that holds a quarter a single segment, and [`fold`] joins them. Tiles of 4 weight rows by up to 3 activations live in registers; while a
-//! block of 4 weight rows is read, the next block is prefetched.
+//! ([`Reduce::Segments2`]), one that holds a quarter a single segment, and [`fold`] joins them.
+//!
+//! A few activations meet the weights as they lie in memory ([`direct`]); for more, a block of weight rows is first
+//! turned into f32 that stays in the first-level cache while all activations pass by ([`packed`]). While a block is
+//! read, the next one is prefetched.
 
-use super::dot::dot_tile;
+mod direct;
+mod packed;
+mod part;
+
+use self::part::{Part, ROWS};
 use super::shared::SharedMut;
-use super::weight::{Elem, with_elem};
-use super::{Ctx, Kernel, Lanes, WeightRef, dispatch, part_count, part_range};
-
-/// Weight rows in a tile.
-const ROWS: usize = 4;
-/// Activations in a tile: 4 x 3 accumulators, 3 activations and a weight fill 16 registers.
-const COLS: usize = 3;
-/// Activations that are kept in the second-level cache while weights pass by.
-const PANEL_BYTES: usize = 256 * 1024;
+use super::{Ctx, WeightRef, part_count, part_range};
 
 /// How K is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +41,17 @@ impl Reduce {
             2 => Self::Segments2,
             4 => Self::Whole,
             _ => panic!("{ranks} ranks share a product, 1, 2 or 4 can"),
+        }
+    }
+}
+
+impl Reduce {
+    /// Borders of the segments of K and their number.
+    pub(super) fn borders(self, k: usize) -> ([usize; 5], usize) {
+        match self {
+            Self::Whole => ([0, k, k, k, k], 1),
+            Self::Segments4 => (segment_borders(k), 4),
+            Self::Segments2 => ([0, k / 2, k, k, k], 2),
         }
     }
 }
@@ -81,7 +91,7 @@ pub fn linear(
         let range = part_range(blocks, parts, part);
         let first = range.start * ROWS;
         let end = (range.end * ROWS).min(n);
-        dispatch(ctx.isa, Part { x, w, bias, reduce, out: &out, t, first, end });
+        Part { isa: ctx.isa, x, w, bias, reduce, out: &out, t, first, end }.run();
     });
 }
 
@@ -129,120 +139,6 @@ pub fn fold(ctx: Ctx<'_>, partial: &[&[f32]], bias: Option<WeightRef<'_>>, n: us
             }
         }
     });
-}
-
-/// Outputs `first..end` for all activations.
-struct Part<'a> {
-    x: &'a [f32],
-    w: WeightRef<'a>,
-    bias: Option<WeightRef<'a>>,
-    reduce: Reduce,
-    out: &'a SharedMut<'a, f32>,
-    t: usize,
-    first: usize,
-    end: usize,
-}
-
-impl Kernel for Part<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        with_elem!(self.w.dtype(), V, self.panels())
-    }
-}
-
-impl Part<'_> {
-    #[inline(always)]
-    fn panels<V: Lanes, E: Elem>(&self) {
-        let panel = (PANEL_BYTES / (4 * self.w.cols())).max(4 * COLS) / COLS * COLS;
-        let mut from = 0;
-        while from < self.t {
-            // A short rest joins this panel: it would read all weights once more for little.
-            let to = if self.t - from < panel + panel / 2 { self.t } else { from + panel };
-            let mut row = self.first;
-            while row + ROWS <= self.end {
-                self.block::<V, E, ROWS>(row, from, to);
-                row += ROWS;
-            }
-            while row < self.end {
-                self.block::<V, E, 1>(row, from, to);
-                row += 1;
-            }
-            from = to;
-        }
-    }
-
-    /// `R` weight rows against activations `from..to`.
-    #[inline(always)]
-    fn block<V: Lanes, E: Elem, const R: usize>(&self, row: usize, from: usize, to: usize) {
-        let mut ahead = ROWS * self.w.cols() * E::SIZE;
-        let mut t = from;
-        if V::WIDE_TILES && R > 1 {
-            while t + COLS <= to {
-                self.tile::<V, E, R, COLS>(row, t, ahead);
-                ahead = 0;
-                t += COLS;
-            }
-            if t + 2 <= to {
-                self.tile::<V, E, R, 2>(row, t, ahead);
-                t += 2;
-            }
-        }
-        while t < to {
-            self.tile::<V, E, R, 1>(row, t, ahead);
-            ahead = 0;
-            t += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn tile<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: usize) {
-        let k = self.w.cols();
-        let (borders, segments) = match self.reduce {
-            Reduce::Whole => ([0, k, k, k, k], 1),
-            Reduce::Segments4 => (segment_borders(k), 4),
-            Reduce::Segments2 => ([0, k / 2, k, k, k], 2),
-        };
-        let mut s = [[[0.0; C]; R]; 4];
-        for i in 0..segments {
-            s[i] = self.products::<V, E, R, C>(row, t, borders[i], borders[i + 1], ahead);
-        }
-        for r in 0..R {
-            for c in 0..C {
-                let mut value = match self.reduce {
-                    Reduce::Whole => s[0][r][c],
-                    Reduce::Segments4 => (s[0][r][c] + s[1][r][c]) + (s[2][r][c] + s[3][r][c]),
-                    Reduce::Segments2 => s[0][r][c] + s[1][r][c],
-                };
-                if let Some(bias) = self.bias {
-                    value += bias.get(row + r);
-                }
-                // SAFETY: output column `row + r` belongs to this part alone.
-                unsafe { self.out.set((t + c) * self.w.rows() + row + r, value) };
-            }
-        }
-    }
-
-    /// Dot products over columns `from..to`.
-    #[inline(always)]
-    fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
-        &self,
-        row: usize,
-        t: usize,
-        from: usize,
-        to: usize,
-        ahead: usize,
-    ) -> [[f32; C]; R] {
-        let k = self.w.cols();
-        // SAFETY: row + R <= N, t + C <= T and from <= to <= K; the lengths were checked by
-        // `WeightRef::new` and `linear`.
-        unsafe {
-            let w = self.w.data().as_ptr().add((row * k + from) * E::SIZE);
-            let x = self.x.as_ptr().add(t * k + from);
-            dot_tile::<V, E, R, C>(w, k * E::SIZE, x, k, to - from, ahead)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn vector_and_scalar_exp_agree_to_the_bit() {
-        for isa in [Isa::Avx2, Isa::Portable] {
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
             for chunk in inputs().chunks_exact(8) {
                 let x: [f32; 8] = chunk.try_into().unwrap();
                 let y = dispatch(isa, Exp8(x));

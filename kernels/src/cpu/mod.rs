@@ -11,6 +11,8 @@
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dot;
 mod embed;
 mod gelu;
@@ -22,6 +24,7 @@ mod linear;
 mod mask;
 pub mod math;
 mod norm;
+mod pair;
 mod qkv;
 mod rope;
 pub mod scalar;
@@ -36,7 +39,7 @@ pub use embed::embed;
 pub use gelu::{gelu, gelu_one};
 pub use isa::Isa;
 pub use kv::{KvArena, KvError, KvLayout};
-pub(crate) use lanes::{Kernel, Lanes, dispatch, none_above};
+pub(crate) use lanes::{Kernel, Lanes, Registers, dispatch, none_above};
 pub use layer_norm::layer_norm;
 pub use linear::{Reduce, fold, linear, segment_borders};
 pub use mask::mask_padding;

@@ -30,15 +30,4 @@ impl<'a, T> SharedMut<'a, T> {
         // SAFETY: in bounds by the assertion; disjoint by the contract of this function.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
-
-    /// Stores one element.
-    ///
-    /// # Safety
-    /// No other thread may touch it during the operation.
-    #[inline(always)]
-    pub(crate) unsafe fn set(&self, at: usize, value: T) {
-        assert!(at < self.len);
-        // SAFETY: in bounds by the assertion; not shared by the contract of this function.
-        unsafe { self.start.add(at).write(value) }
-    }
 }

@@ -1,6 +1,7 @@
 //! A matrix of weights, as it lies in a memory-mapped checkpoint.
 
 use super::Lanes;
+use super::pair::Pair;
 use crate::DType;
 use half::{bf16, f16};
 
@@ -92,19 +93,48 @@ pub(crate) trait Elem {
     /// # Safety
     /// `8 * SIZE` bytes must be readable at `p`.
     unsafe fn load<V: Lanes>(p: *const u8) -> V;
+    /// # Safety
+    /// `8 * SIZE` bytes must be readable at `a` and at `b`.
+    unsafe fn load_pair<P: Pair>(a: *const u8, b: *const u8) -> P;
 
-    /// The first `n < 8` elements, then zeros.
+    /// Elements 0 to 7 of both rows, and elements 8 to 15.
+    ///
+    /// # Safety
+    /// `16 * SIZE` bytes must be readable at `a` and at `b`.
+    #[inline(always)]
+    unsafe fn load_pair_twice<P: Pair>(a: *const u8, b: *const u8) -> [P; 2] {
+        // SAFETY: the caller grants 16 * SIZE readable bytes at each.
+        unsafe { [Self::load_pair(a, b), Self::load_pair(a.add(8 * Self::SIZE), b.add(8 * Self::SIZE))] }
+    }
+
+    /// The first `n <= 8` elements, then zeros.
     ///
     /// # Safety
     /// `n * SIZE` bytes must be readable at `p`.
     #[inline(always)]
     unsafe fn load_part<V: Lanes>(p: *const u8, n: usize) -> V {
         let mut padded = [0u8; 32];
-        debug_assert!(n < 8);
-        // SAFETY: n * SIZE <= 28 bytes are readable at `p`, and `padded` holds 8 * SIZE <= 32.
+        debug_assert!(n <= 8);
+        // SAFETY: n * SIZE bytes are readable at `p`, and `padded` holds 8 * SIZE <= 32.
         unsafe {
             std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), n * Self::SIZE);
             Self::load(padded.as_ptr())
+        }
+    }
+
+    /// The first `n <= 8` elements at `a` and at `b`, then zeros.
+    ///
+    /// # Safety
+    /// `n * SIZE` bytes must be readable at `a` and at `b`.
+    #[inline(always)]
+    unsafe fn load_pair_part<P: Pair>(a: *const u8, b: *const u8, n: usize) -> P {
+        let mut padded = [[0u8; 32]; 2];
+        debug_assert!(n <= 8);
+        // SAFETY: n * SIZE bytes are readable at each, and `padded` holds twice 8 * SIZE <= 32.
+        unsafe {
+            std::ptr::copy_nonoverlapping(a, padded[0].as_mut_ptr(), n * Self::SIZE);
+            std::ptr::copy_nonoverlapping(b, padded[1].as_mut_ptr(), n * Self::SIZE);
+            Self::load_pair(padded[0].as_ptr(), padded[1].as_ptr())
         }
     }
 }
@@ -117,7 +147,7 @@ pub(crate) struct F16;
 pub(crate) struct Bf16;
 
 macro_rules! elem {
-    ($name:ident, $size:literal, $one:expr, $load:ident) => {
+    ($name:ident, $size:literal, $one:expr, $load:ident $(, $twice:ident)?) => {
         impl Elem for $name {
             const SIZE: usize = $size;
             #[inline(always)]
@@ -131,13 +161,23 @@ macro_rules! elem {
                 // SAFETY: the caller grants 8 * SIZE readable bytes.
                 unsafe { V::$load(p) }
             }
+            #[inline(always)]
+            unsafe fn load_pair<P: Pair>(a: *const u8, b: *const u8) -> P {
+                // SAFETY: the caller grants 8 * SIZE readable bytes at each.
+                unsafe { P::$load(a, b) }
+            }
+            $(#[inline(always)]
+            unsafe fn load_pair_twice<P: Pair>(a: *const u8, b: *const u8) -> [P; 2] {
+                // SAFETY: the caller grants 16 * SIZE readable bytes at each.
+                unsafe { P::$twice(a, b) }
+            })?
         }
     };
 }
 
 elem!(F32, 4, f32::from_le_bytes, load_f32);
 elem!(F16, 2, |b| f16::from_le_bytes(b).to_f32(), load_f16);
-elem!(Bf16, 2, |b| bf16::from_le_bytes(b).to_f32(), load_bf16);
+elem!(Bf16, 2, |b| bf16::from_le_bytes(b).to_f32(), load_bf16, load_bf16_twice);
 
 /// Calls `$self.$method::<V, E>(..)` with the element type `E` of `$dtype`.
 macro_rules! with_elem {

@@ -4,7 +4,7 @@ use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{Ctx, Isa, WeightRef, WorkerGroup};
 
 pub(crate) const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
-pub(crate) const ISAS: [Isa; 2] = [Isa::Avx2, Isa::Portable];
+pub(crate) const ISAS: [Isa; 3] = [Isa::Avx512, Isa::Avx2, Isa::Portable];
 
 /// A small deterministic generator.
 pub(crate) struct Random(pub(crate) u64);

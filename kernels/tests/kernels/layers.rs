@@ -35,6 +35,30 @@ fn linear_equals_its_twin() {
     }
 }
 
+/// Counts of activations on both sides of every border between two ways of a product, K on both sides of a stretch.
+#[test]
+fn linear_equals_its_twin_for_any_number_of_activations() {
+    let mut random = Random(4);
+    for t in (1..=14).chain([24, 25, 47, 48, 49, 95, 97, 200]) {
+        for (n, k) in [(7, 530), (8, 512), (13, 1100), (27, 2100)] {
+            let dtype = DTYPES[(t + n) % 3];
+            let w = Weights::random(&mut random, dtype, n, k);
+            let bias = Weights::random(&mut random, dtype, 1, n);
+            let x = random.vec(t * k);
+            for reduce in [Reduce::Whole, Reduce::Segments4, Reduce::Segments2] {
+                let mut expected = vec![f32::NAN; t * n];
+                scalar::linear(&x, w.get(), Some(bias.get()), reduce, &mut expected);
+                everywhere(&[1], |ctx| {
+                    let mut out = vec![f32::NAN; t * n];
+                    cpu::linear(ctx, &x, w.get(), Some(bias.get()), reduce, &mut out);
+                    let what = format!("{dtype:?} {reduce:?} T {t} N {n} K {k} {:?}", ctx.isa);
+                    same_bits(&out, &expected, &what);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn linear_of_parallel_size_equals_its_twin_on_any_number_of_threads() {
     let mut random = Random(2);

@@ -1,0 +1,156 @@
+//! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
+//! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
+
+use super::avx2::{join_tree, ymm_lanes};
+use super::pair::Pair;
+use super::{Kernel, Lanes, Registers};
+use std::arch::x86_64::*;
+
+/// Runs `kernel` in code compiled for AVX-512.
+///
+/// # Safety
+/// The processor must have AVX2, FMA, F16C and the F, VL, BW and DQ parts of AVX-512.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512bw,avx512dq")]
+pub(crate) unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512>()
+}
+
+/// Eight lanes in one 256-bit register, 32 registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(__m256);
+
+ymm_lanes!(Avx512, Zmm, Registers::ThirtyTwo);
+
+/// Sixteen lanes in one 512-bit register: eight of the first of a pair, eight of the second.
+#[derive(Clone, Copy)]
+pub(crate) struct Zmm(__m512);
+
+impl Zmm {
+    /// # Safety
+    /// 16 bytes must be readable at `a` and at `b`.
+    #[inline(always)]
+    unsafe fn words(a: *const u8, b: *const u8) -> __m256i {
+        // SAFETY: the caller grants 16 bytes at each; the loads are unaligned.
+        unsafe {
+            let low = _mm256_castsi128_si256(_mm_loadu_si128(a.cast()));
+            _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(b.cast()))
+        }
+    }
+}
+
+impl Pair for Zmm {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_setzero_ps() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: the caller grants 32 bytes at each; the loads are unaligned.
+        Zmm(unsafe {
+            let low = _mm512_castps256_ps512(_mm256_loadu_ps(a.cast()));
+            _mm512_insertf32x8::<1>(low, _mm256_loadu_ps(b.cast()))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: the caller grants 16 bytes at each.
+        Zmm(unsafe { _mm512_cvtph_ps(Self::words(a, b)) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: the caller grants 16 bytes at each.
+        Zmm(unsafe {
+            let words = _mm512_cvtepu16_epi32(Self::words(a, b));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_twice(a: *const u8, b: *const u8) -> [Self; 2] {
+        // Word 2 i + 1 of a step is element i of its group; the even words are zeros.
+        const FIRST: [u16; 32] = words_of_step(0);
+        const SECOND: [u16; 32] = words_of_step(8);
+        // SAFETY: the caller grants 32 bytes at each; the loads are unaligned.
+        unsafe {
+            let low = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
+            let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(b.cast()));
+            let step = |order: &[u16; 32]| {
+                let order = _mm512_loadu_si512(order.as_ptr().cast());
+                Zmm(_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaa_aaaa, order, both)))
+            };
+            [step(&FIRST), step(&SECOND)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn twice(p: *const f32) -> Self {
+        // SAFETY: the caller grants eight readable values; the load is unaligned.
+        Zmm(unsafe { _mm512_broadcast_f32x8(_mm256_loadu_ps(p)) })
+    }
+
+    #[inline(always)]
+    unsafe fn read(p: *const f32) -> Self {
+        // SAFETY: the caller grants sixteen readable values; the load is unaligned.
+        Zmm(unsafe { _mm512_loadu_ps(p) })
+    }
+
+    #[inline(always)]
+    unsafe fn write(self, p: *mut f32) {
+        // SAFETY: the caller grants sixteen writable values; the store is unaligned.
+        unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+    }
+
+    #[inline(always)]
+    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N] {
+        let mut out = [[0.0; 2]; N];
+        for (pairs, out) in pairs.chunks(4).zip(out.chunks_mut(4)) {
+            let at = |i: usize| pairs[i.min(pairs.len() - 1)];
+            let four = sum_four([at(0), at(1), at(2), at(3)]);
+            out.as_flattened_mut().copy_from_slice(&four[..2 * pairs.len()]);
+        }
+        out
+    }
+}
+
+/// The eight sums of four pairs.
+#[inline(always)]
+fn sum_four([a, b, c, d]: [Zmm; 4]) -> [f32; 8] {
+    let mut out = [0.0; 8];
+    // SAFETY: register-only instructions, the features were checked before `run`; `out` holds eight values.
+    unsafe {
+        // Lane i and i + 4 of each group, then i and i + 2, then the two that are left.
+        let halves = |a: __m512, b: __m512| {
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+        };
+        let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+        let two = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
+        let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+        // Elements 0 and 2 of each quarter hold sums: of a and c (first group), a and c (second), then b and d.
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+        let sums = _mm512_permutexvar_ps(order, one);
+        _mm256_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps256(sums));
+    }
+    out
+}
+
+/// Which word of two times sixteen goes where, for the step that begins at element `from`.
+const fn words_of_step(from: u16) -> [u16; 32] {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 8 {
+        order[2 * i + 1] = from + i as u16;
+        order[16 + 2 * i + 1] = 16 + from + i as u16;
+        i += 1;
+    }
+    order
+}

@@ -1,0 +1,166 @@
+//! Products of a few activations with the weights as they lie in memory.
+
+use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
+use crate::cpu::pair::Pair;
+use crate::cpu::weight::{Elem, with_elem};
+use crate::cpu::{Kernel, Lanes, Registers};
+
+/// A part with at least [`ROWS`] outputs.
+pub(super) struct Direct<'a>(pub(super) &'a Part<'a>);
+
+impl Kernel for Direct<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        with_elem!(self.0.w.dtype(), V, self.blocks())
+    }
+}
+
+impl Direct<'_> {
+    #[inline(always)]
+    fn blocks<V: Lanes, E: Elem>(&self) {
+        let mut row = self.0.first;
+        while row < self.0.end {
+            // The last block takes rows of the one before once more, with the same result.
+            self.block::<V, E>(row.min(self.0.end - ROWS));
+            row += ROWS;
+        }
+    }
+
+    /// [`ROWS`] weight rows against all activations, while the first-level cache has the rows.
+    #[inline(always)]
+    fn block<V: Lanes, E: Elem>(&self, row: usize) {
+        let (t, stride) = (self.0.t, self.0.w.cols() * E::SIZE);
+        let next = self.0.w.data().as_ptr().wrapping_add((row + ROWS) * stride);
+        let ahead = Ahead { at: next, stride, rows: ROWS };
+        let count = if V::WIDE_TILES { t.div_ceil(WIDE) } else { t };
+        for i in 0..count {
+            let t = tile_range(t, count, i);
+            let ahead = ahead.share(count, i);
+            match (V::REGISTERS, t.len()) {
+                (Registers::ThirtyTwo, 1) => self.tile::<V, E, 4, 1>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 2) => self.tile::<V, E, 4, 2>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 3) => self.tile::<V, E, 4, 3>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 4) => self.tile::<V, E, 4, 4>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 5) => self.tile::<V, E, 4, 5>(row, t.start, ahead),
+                (Registers::ThirtyTwo, _) => self.tile::<V, E, 4, WIDE>(row, t.start, ahead),
+                (Registers::Sixteen, 1) => self.groups::<V, E, 2, 1>(row, t.start, ahead),
+                (Registers::Sixteen, 2) => self.groups::<V, E, 2, 2>(row, t.start, ahead),
+                (Registers::Sixteen, 3) => self.groups::<V, E, 1, 3>(row, t.start, ahead),
+                (Registers::Sixteen, 4) => self.groups::<V, E, 1, 4>(row, t.start, ahead),
+                (Registers::Sixteen, 5) => self.groups::<V, E, 1, 5>(row, t.start, ahead),
+                (Registers::Sixteen, _) => self.groups::<V, E, 1, WIDE>(row, t.start, ahead),
+                (Registers::Unknown, _) => self.groups::<V, E, 1, 1>(row, t.start, ahead),
+            }
+        }
+    }
+
+    /// A block as several tiles of `R` pairs of weight rows.
+    #[inline(always)]
+    fn groups<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
+        let count = ROWS / (2 * R);
+        for group in 0..count {
+            self.tile::<V, E, R, C>(row + 2 * R * group, t, ahead.share(count, group));
+        }
+    }
+
+    #[inline(always)]
+    fn tile<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
+        let part = self.0;
+        let k = part.w.cols();
+        let (borders, segments) = part.reduce.borders(k);
+        let mut joined = [[[0.0f32; 2]; R]; C];
+        let mut held = joined;
+        for i in 0..segments {
+            let (from, to) = (borders[i], borders[i + 1]);
+            // SAFETY: row + 2 R <= N weight rows and t + C <= T activations have K elements each, of which from..to are
+            // read; the lengths were checked by `WeightRef::new` and `linear`.
+            let acc = unsafe {
+                let w = part.w.data().as_ptr().add((row * k + from) * E::SIZE);
+                let x = part.x.as_ptr().add(t * k + from);
+                products::<V, E, R, C>(w, x, k, to - from, ahead.from(from * E::SIZE))
+            };
+            for c in 0..C {
+                let sums = V::Pair::sums(std::array::from_fn::<_, R, _>(|r| acc[r][c]));
+                join(i, sums.as_flattened(), joined[c].as_flattened_mut(), held[c].as_flattened_mut());
+            }
+        }
+        for c in 0..C {
+            part.finish(row, t + c, joined[c].as_flattened());
+        }
+    }
+}
+
+/// The accumulators of `R` pairs of weight rows by `C` activations over `len` elements.
+///
+/// # Safety
+/// `2 R` rows of type `E` and `C` rows of f32, all `stride` elements apart, must have `len` readable elements at `w` and
+/// at `x`.
+#[inline(always)]
+unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
+    w: *const u8,
+    x: *const f32,
+    stride: usize,
+    len: usize,
+    ahead: Ahead,
+) -> [[V::Pair; C]; R] {
+    let mut acc = [[V::Pair::zero(); C]; R];
+    let row = stride * E::SIZE;
+    let mut k = 0;
+    while k + 16 <= len {
+        if k.is_multiple_of(32) {
+            ahead.ask::<V>(k, E::SIZE);
+        }
+        let mut ws = [[V::Pair::zero(); 2]; R];
+        for r in 0..R {
+            // SAFETY: k + 16 <= len elements of both rows of the pair.
+            ws[r] = unsafe {
+                let a = w.add(2 * r * row + k * E::SIZE);
+                E::load_pair_twice(a, a.add(row))
+            };
+        }
+        for half in 0..2 {
+            for c in 0..C {
+                // SAFETY: k + 16 <= len elements.
+                let xs = unsafe { V::Pair::twice(x.add(c * stride + k + 8 * half)) };
+                for r in 0..R {
+                    acc[r][c] = ws[r][half].mul_add(xs, acc[r][c]);
+                }
+            }
+        }
+        k += 16;
+    }
+    while k < len {
+        let n = (len - k).min(8);
+        for c in 0..C {
+            // SAFETY: n elements are left in each row.
+            let xs: V::Pair = unsafe { twice_part(x.add(c * stride + k), n) };
+            for r in 0..R {
+                // SAFETY: n elements are left in each row.
+                let ws: V::Pair = unsafe {
+                    let a = w.add(2 * r * row + k * E::SIZE);
+                    E::load_pair_part(a, a.add(row), n)
+                };
+                acc[r][c] = ws.mul_add(xs, acc[r][c]);
+            }
+        }
+        k += n;
+    }
+    acc
+}
+
+/// The first `n <= 8` values at `p`, then zeros, in both groups.
+///
+/// # Safety
+/// `n` f32 must be readable at `p`.
+#[inline(always)]
+pub(super) unsafe fn twice_part<P: Pair>(p: *const f32, n: usize) -> P {
+    let mut padded = [0.0f32; 8];
+    debug_assert!(n <= 8);
+    // SAFETY: n <= 8 values are readable at `p`, and `padded` holds eight.
+    unsafe {
+        std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), n);
+        P::twice(padded.as_ptr())
+    }
+}

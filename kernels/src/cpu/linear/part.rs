@@ -1,0 +1,113 @@
+//! The outputs of a product that fall to one thread, and which way they are computed.
+
+use super::Reduce;
+use super::direct::Direct;
+use crate::cpu::shared::SharedMut;
+use crate::cpu::{Isa, Lanes, Registers, WeightRef, dispatch};
+
+/// Weight rows in a block.
+pub(super) const ROWS: usize = 8;
+/// Most activations in a register tile.
+pub(super) const WIDE: usize = 6;
+/// Up to so many activations meet the weights as they lie; for more it pays to turn weights into f32 first.
+const DIRECT: usize = 12;
+/// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
+const DIRECT_SIXTEEN: usize = 48;
+
+/// Outputs `first..end` for all activations.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) isa: Isa,
+    pub(super) x: &'a [f32],
+    pub(super) w: WeightRef<'a>,
+    pub(super) bias: Option<WeightRef<'a>>,
+    pub(super) reduce: Reduce,
+    pub(super) out: &'a SharedMut<'a, f32>,
+    pub(super) t: usize,
+    pub(super) first: usize,
+    pub(super) end: usize,
+}
+
+impl Part<'_> {
+    /// Computes the outputs.
+    pub(super) fn run(&self) {
+        let direct = match self.isa.registers() {
+            Registers::Unknown => usize::MAX,
+            Registers::Sixteen => DIRECT_SIXTEEN,
+            Registers::ThirtyTwo => DIRECT,
+        };
+        // The last block of the direct way overlaps the one before, so there must be a whole one.
+        if self.t <= direct && self.end - self.first >= ROWS {
+            dispatch(self.isa, Direct(self));
+        } else {
+            self.packed();
+        }
+    }
+
+    /// Writes outputs of activation `t` from weight row `row` on, as many as belong to this part.
+    #[inline(always)]
+    pub(super) fn finish(&self, row: usize, t: usize, values: &[f32]) {
+        let rows = values.len().min(self.end - row);
+        // SAFETY: output columns `row .. row + rows`, up to `end`, belong to this part alone.
+        let out = unsafe { self.out.part(t * self.w.rows() + row, rows) };
+        out.copy_from_slice(&values[..rows]);
+        if let Some(bias) = self.bias {
+            for (r, out) in out.iter_mut().enumerate() {
+                *out += bias.get(row + r);
+            }
+        }
+    }
+}
+
+/// Takes the sums of a segment in: `(s0 + s1) + (s2 + s3)`. The third waits in `held` for the fourth.
+#[inline(always)]
+pub(super) fn join(segment: usize, sums: &[f32], joined: &mut [f32], held: &mut [f32]) {
+    let all = sums.iter().zip(joined).zip(held);
+    match segment {
+        0 => all.for_each(|((sum, joined), _)| *joined = *sum),
+        1 => all.for_each(|((sum, joined), _)| *joined += *sum),
+        2 => all.for_each(|((sum, _), held)| *held = *sum),
+        _ => all.for_each(|((sum, joined), held)| *joined += *held + *sum),
+    }
+}
+
+/// Tile `i` of `count` equal ones over `len` rows.
+#[inline(always)]
+pub(super) fn tile_range(len: usize, count: usize, i: usize) -> std::ops::Range<usize> {
+    len * i / count..len * (i + 1) / count
+}
+
+/// What tiles prefetch while they compute: `rows` rows, `stride` bytes apart, from `at` on. No row, no prefetch.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) at: *const u8,
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+}
+
+impl Ahead {
+    /// The share of tile `i` of `count`.
+    #[inline(always)]
+    pub(super) fn share(self, count: usize, i: usize) -> Self {
+        let rows = tile_range(self.rows, count, i);
+        Self { at: self.at.wrapping_add(rows.start * self.stride), rows: rows.len(), ..self }
+    }
+
+    /// The same rows from `bytes` on.
+    #[inline(always)]
+    pub(super) fn from(self, bytes: usize) -> Self {
+        Self { at: self.at.wrapping_add(bytes), ..self }
+    }
+
+    /// Asks for the lines of 32 elements of `size` bytes from element `k` of each row on.
+    #[inline(always)]
+    pub(super) fn ask<V: Lanes>(&self, k: usize, size: usize) {
+        for r in 0..self.rows {
+            let line = self.at.wrapping_add(r * self.stride + k * size);
+            V::prefetch(line);
+            if size == 4 {
+                V::prefetch(line.wrapping_add(64));
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Two groups of eight lanes side by side: what one weight register holds in a product. Each group follows the order of
+//! the [module text](super) by itself, whether they share a wide register or not.
+
+use super::Lanes;
+
+/// Eight lanes of a first row and eight of a second.
+pub(crate) trait Pair: Copy {
+    fn zero() -> Self;
+    /// # Safety
+    /// 32 bytes must be readable at `a` and at `b`.
+    unsafe fn load_f32(a: *const u8, b: *const u8) -> Self;
+    /// # Safety
+    /// 16 bytes must be readable at `a` and at `b`.
+    unsafe fn load_f16(a: *const u8, b: *const u8) -> Self;
+    /// # Safety
+    /// 16 bytes must be readable at `a` and at `b`.
+    unsafe fn load_bf16(a: *const u8, b: *const u8) -> Self;
+    /// Two steps: elements 0 to 7 of both rows, and elements 8 to 15.
+    ///
+    /// # Safety
+    /// 32 bytes must be readable at `a` and at `b`.
+    #[inline(always)]
+    unsafe fn load_bf16_twice(a: *const u8, b: *const u8) -> [Self; 2] {
+        // SAFETY: as the caller grants.
+        unsafe { [Self::load_bf16(a, b), Self::load_bf16(a.add(16), b.add(16))] }
+    }
+    /// The eight values at `p` in both groups.
+    ///
+    /// # Safety
+    /// Eight f32 must be readable at `p`.
+    unsafe fn twice(p: *const f32) -> Self;
+    /// The sixteen values at `p`, the first group's before the second's.
+    ///
+    /// # Safety
+    /// Sixteen f32 must be readable at `p`.
+    unsafe fn read(p: *const f32) -> Self;
+    /// The reverse of [`Pair::read`].
+    ///
+    /// # Safety
+    /// Sixteen f32 must be writable at `p`.
+    unsafe fn write(self, p: *mut f32);
+    /// `self * b + c`, rounded once.
+    fn mul_add(self, b: Self, c: Self) -> Self;
+    /// [`Lanes::sum`] of each group of each pair, in order. Joining several at once takes fewer shuffles.
+    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N];
+}
+
+/// A pair in two registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Two<V>(V, V);
+
+impl<V: Lanes> Pair for Two<V> {
+    #[inline(always)]
+    fn zero() -> Self {
+        Two(V::splat(0.0), V::splat(0.0))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: as the caller grants.
+        unsafe { Two(V::load_f32(a), V::load_f32(b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: as the caller grants.
+        unsafe { Two(V::load_f16(a), V::load_f16(b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: as the caller grants.
+        unsafe { Two(V::load_bf16(a), V::load_bf16(b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn twice(p: *const f32) -> Self {
+        // SAFETY: as the caller grants.
+        let lanes = unsafe { V::load(p) };
+        Two(lanes, lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn read(p: *const f32) -> Self {
+        // SAFETY: the caller grants sixteen values.
+        unsafe { Two(V::load(p), V::load(p.add(8))) }
+    }
+
+    #[inline(always)]
+    unsafe fn write(self, p: *mut f32) {
+        // SAFETY: the caller grants sixteen values.
+        unsafe {
+            self.0.store(p);
+            self.1.store(p.add(8));
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Two(self.0.mul_add(b.0, c.0), self.1.mul_add(b.1, c.1))
+    }
+
+    #[inline(always)]
+    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N] {
+        let mut out = [[0.0; 2]; N];
+        let mut i = 0;
+        while i + 2 <= N {
+            let (a, b) = (pairs[i], pairs[i + 1]);
+            let [s0, s1, s2, s3] = V::sums([a.0, a.1, b.0, b.1]);
+            (out[i], out[i + 1]) = ([s0, s1], [s2, s3]);
+            i += 2;
+        }
+        if i < N {
+            out[i] = [pairs[i].0.sum(), pairs[i].1.sum()];
+        }
+        out
+    }
+}
