@@ -46,6 +46,12 @@ impl Pair for Zmm {
     }
 
     #[inline(always)]
+    fn splat(x: f32) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
     unsafe fn load_f32(a: *const u8, b: *const u8) -> Self {
         // SAFETY: the caller grants 32 bytes at each; the loads are unaligned.
         Zmm(unsafe {
@@ -102,6 +108,12 @@ impl Pair for Zmm {
     unsafe fn write(self, p: *mut f32) {
         // SAFETY: the caller grants sixteen writable values; the store is unaligned.
         unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_mul_ps(self.0, b.0) })
     }
 
     #[inline(always)]

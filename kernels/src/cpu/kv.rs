@@ -5,7 +5,7 @@
 
 use super::PAGE_TOKENS;
 use crate::DType;
-use std::alloc::Layout;
+use memmap2::MmapMut;
 
 /// Shape of a [`KvArena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,8 @@ pub(crate) enum Half {
 pub struct KvArena {
     layout: KvLayout,
     start: *mut u8,
-    memory: Layout,
+    /// Keeps the memory at `start`.
+    memory: MmapMut,
 }
 
 // SAFETY: the arena owns its memory; shared access reads only, writes need `&mut self`.
@@ -76,18 +77,18 @@ unsafe impl Send for KvArena {}
 unsafe impl Sync for KvArena {}
 
 impl KvArena {
-    /// Reserves the arena. The system supplies zeroed memory when a page is first touched.
+    /// Reserves the arena. The system supplies zeroed memory when a page is first touched, in large pages where it can:
+    /// the vectors of one head lie far apart, and small ones would cost a walk of the page tables for each.
     ///
     /// # Errors
     /// [`KvError`] when the shape overflows or the memory is refused.
     pub fn new(layout: KvLayout) -> Result<KvArena, KvError> {
         let bytes = layout.bytes().ok_or(KvError::TooLarge(layout))?;
-        let memory = Layout::from_size_align(bytes.max(64), 64).map_err(|_| KvError::TooLarge(layout))?;
-        // SAFETY: the size is at least 64.
-        let start = unsafe { std::alloc::alloc_zeroed(memory) };
-        if start.is_null() {
-            return Err(KvError::OutOfMemory(bytes));
-        }
+        let mut memory = MmapMut::map_anon(bytes.max(64)).map_err(|_| KvError::OutOfMemory(bytes))?;
+        // A system that has no large pages to give goes on with small ones.
+        #[cfg(target_os = "linux")]
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        let start = memory.as_mut_ptr();
         Ok(KvArena { layout, start, memory })
     }
 
@@ -103,7 +104,7 @@ impl KvArena {
     /// When there is no such page.
     pub fn poison_page(&mut self, page: u32) {
         assert!((page as usize) < self.layout.pages, "page {page} of {}", self.layout.pages);
-        let bytes = self.memory.size() / self.layout.pages;
+        let bytes = self.memory.len() / self.layout.pages;
         // SAFETY: the page lies in the arena; all bits set is a NaN in every storage type.
         unsafe { self.start.add(page as usize * bytes).write_bytes(0xff, bytes) }
     }
@@ -162,13 +163,6 @@ impl KvArena {
         for (i, x) in values.iter().enumerate() {
             dtype.write(data, i, *x);
         }
-    }
-}
-
-impl Drop for KvArena {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { std::alloc::dealloc(self.start, self.memory) }
     }
 }
 

@@ -6,6 +6,8 @@ use super::Lanes;
 /// Eight lanes of a first row and eight of a second.
 pub(crate) trait Pair: Copy {
     fn zero() -> Self;
+    /// All lanes equal to `x`.
+    fn splat(x: f32) -> Self;
     /// # Safety
     /// 32 bytes must be readable at `a` and at `b`.
     unsafe fn load_f32(a: *const u8, b: *const u8) -> Self;
@@ -39,6 +41,7 @@ pub(crate) trait Pair: Copy {
     /// # Safety
     /// Sixteen f32 must be writable at `p`.
     unsafe fn write(self, p: *mut f32);
+    fn mul(self, b: Self) -> Self;
     /// `self * b + c`, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// [`Lanes::sum`] of each group of each pair, in order. Joining several at once takes fewer shuffles.
@@ -52,7 +55,12 @@ pub(crate) struct Two<V>(V, V);
 impl<V: Lanes> Pair for Two<V> {
     #[inline(always)]
     fn zero() -> Self {
-        Two(V::splat(0.0), V::splat(0.0))
+        Self::splat(0.0)
+    }
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Two(V::splat(x), V::splat(x))
     }
 
     #[inline(always)]
@@ -93,6 +101,11 @@ impl<V: Lanes> Pair for Two<V> {
             self.0.store(p);
             self.1.store(p.add(8));
         }
+    }
+
+    #[inline(always)]
+    fn mul(self, b: Self) -> Self {
+        Two(self.0.mul(b.0), self.1.mul(b.1))
     }
 
     #[inline(always)]
