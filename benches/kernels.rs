@@ -3,7 +3,7 @@
 //! `read` streams the same bytes with plain loads and additions; `linear` streams them as bf16 weights through the
 //! product of T activation rows. The ratio of the two throughputs at T = 1 is the share of the bandwidth that a decode
 //! step gets while weights stream. `attention` reads a KV cache of 4,096 tokens.
-//! `cargo bench --bench kernels`; `TOKENROUTER_BENCH_THREADS` sets the worker group (default 1).
+//! `cargo bench -p tokenrouter-kernels --bench kernels`; `TOKENROUTER_BENCH_THREADS` sets the worker group (default 1).
 
 #[path = "support/read.rs"]
 mod read;
