@@ -1,0 +1,28 @@
+//! Deterministic work for `benches/instructions/check.py`, which counts its instructions under callgrind: no clock, no
+//! thread, no random number. Prints one line per scenario: its name, and by how many units its count is divided.
+
+#[path = "../../support/cores.rs"]
+mod cores;
+mod rows;
+mod scheduler;
+mod text;
+
+/// Counted: callgrind collects inside this function alone.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub fn tokenrouter_counted(work: &mut dyn FnMut()) {
+    work();
+}
+
+/// A scenario ends: callgrind writes what it has collected.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub fn tokenrouter_scenario_ends(name: &str, unit: &str, units: u64) {
+    println!("{name}\t{unit}\t{units}");
+}
+
+fn main() -> Result<(), String> {
+    scheduler::run();
+    rows::run()?;
+    text::run()
+}
