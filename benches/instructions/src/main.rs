@@ -3,6 +3,10 @@
 
 #[path = "../../support/cores.rs"]
 mod cores;
+#[path = "../../support/logits.rs"]
+mod logits;
+#[path = "../../support/requests.rs"]
+mod requests;
 mod rows;
 mod scheduler;
 mod text;
@@ -24,5 +28,6 @@ pub fn tokenrouter_scenario_ends(name: &str, unit: &str, units: u64) {
 fn main() -> Result<(), String> {
     scheduler::run();
     rows::run()?;
-    text::run()
+    text::run();
+    Ok(())
 }

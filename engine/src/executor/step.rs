@@ -84,8 +84,7 @@ pub(super) fn run_step(
                         scratch.raw.copy_from_slice(logits);
                     }
                     let history = step.history(row);
-                    let result =
-                        sample_row(logits, spec, history, &mut scratch.sample, step.flags, ln_vocab);
+                    let result = sample_row(logits, spec, history, &mut scratch.sample, step.flags, ln_vocab);
                     if spec.key.position as usize == spec.prompt_len {
                         let (sampled, tokens) = (scratch.candidates.len(), spec.prompt_len);
                         scratch.ends.push(PromptEnd { row: index, sampled, tokens });
