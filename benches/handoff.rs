@@ -4,122 +4,25 @@
 //! ablation, and the bare prefix match: copy the tokens, hash them block by block, look the blocks up), and the floor
 //! of a message between two threads. `cargo bench --bench handoff`; `docs/scheduling-costs.md` has the figures.
 
+#[path = "support/cores.rs"]
+mod cores;
+#[path = "support/setup.rs"]
+mod setup;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use tokenrouter_scheduler::router::{Fixed, Router, SignalSet, Single, StepView};
-use tokenrouter_scheduler::{
-    Core, CoreConfig, Handoff, ModelId, ModelLimits, ModelSet, NewRequest, PAGE_TOKENS, Policy, RouteId,
-    RowResult,
-};
+use tokenrouter_scheduler::router::{Fixed, Single};
+use tokenrouter_scheduler::{Core, Handoff, NewRequest, PAGE_TOKENS, Policy, RowResult};
 
-const SMALL: ModelId = ModelId(0);
-const LARGE: ModelId = ModelId(1);
-/// Cycles per measured batch: long enough that the set-up does not show.
-const CYCLES: u32 = 500;
+use crate::cores::{CYCLES, LARGE, SMALL, Shape, Shuttle, decide, prompt, round_trip};
+
 /// Cycles over long contexts, which shall not grow much.
 const FEW_CYCLES: u32 = 50;
 const CONTEXTS: [usize; 3] = [128, 1024, 4096];
-
-/// Sends every request to the other model after every token, or none; the candidate is kept. Its own work is next to
-/// nothing, so what is measured is the scheduler.
-struct Shuttle {
-    moves: bool,
-}
-
-impl Router for Shuttle {
-    fn name(&self) -> &str {
-        "shuttle"
-    }
-    fn signals(&self) -> SignalSet {
-        SignalSet::NONE
-    }
-    fn entry(&self) -> ModelId {
-        SMALL
-    }
-    fn reach(&self) -> ModelSet {
-        ModelSet::first(2)
-    }
-    fn route(&self, step: &StepView<'_>, to: &mut [ModelId]) {
-        if self.moves {
-            to.fill(if step.model == SMALL { LARGE } else { SMALL });
-        }
-    }
-}
-
-/// What a measured core looks like.
-#[derive(Clone, Copy)]
-struct Shape {
-    requests: usize,
-    context: usize,
-    cycles: u32,
-    handoff: Handoff,
-}
-
-impl Shape {
-    fn of(requests: usize) -> Self {
-        Self { requests, context: 128, cycles: CYCLES, handoff: Handoff::Resume }
-    }
-
-    fn results(&self) -> Vec<RowResult> {
-        vec![RowResult { token: 3, ..RowResult::default() }; self.requests]
-    }
-
-    /// The requests are admitted, and all are in the small model's batch in flight.
-    fn running(&self, router: Box<dyn Router>, policy: Policy) -> Core {
-        let Shape { requests, context, .. } = *self;
-        let limits = ModelLimits { max_batch_rows: requests, max_step_tokens: requests * 2 * context };
-        let lifetime = context + 2 * self.cycles as usize;
-        let config = CoreConfig {
-            models: vec![limits; 2],
-            pages: requests * lifetime.div_ceil(PAGE_TOKENS),
-            context_len: lifetime,
-            max_waiting: requests,
-            max_running: requests,
-            eos_ids: vec![],
-            guard: u64::MAX / 2,
-            policy,
-            prefix_cache: true,
-            reserve_pages: 0,
-            planner: None,
-            handoff: self.handoff,
-        };
-        let mut core = Core::new(config, vec![router]).expect("a legal configuration");
-        for client in 0..requests as u64 {
-            let request = NewRequest {
-                client,
-                prompt: prompt(client as u32, context),
-                max_new_tokens: 2 * self.cycles,
-                route: RouteId(0),
-                seed: client,
-                ..NewRequest::default()
-            };
-            core.submit(0, request).expect("room for every request");
-        }
-        core.launch(0);
-        core
-    }
-}
-
-/// A prompt that shares nothing with another client's.
-fn prompt(client: u32, context: usize) -> Vec<u32> {
-    (0..context as u32).map(|i| i ^ (client << 16)).collect()
-}
-
-/// The end of every batch in flight at once, and the launches after it: a decision step of the whole system.
-fn decide(core: &mut Core, results: &[RowResult], now: u64) {
-    for model in [LARGE, SMALL] {
-        let rows = core.batch(model).map_or(0, |batch| batch.rows.len());
-        if rows > 0 {
-            core.complete(now, model, &results[..rows]).expect("a batch in flight");
-        }
-    }
-    core.launch(now);
-    black_box(core.drain_effects().count());
-}
 
 fn decision_step(c: &mut Criterion) {
     let mut group = c.benchmark_group("decision_step");
@@ -141,15 +44,6 @@ fn decision_step(c: &mut Criterion) {
         run("pair_lookahead", &|| shape.running(Box::new(Fixed::new(SMALL, LARGE, 0.35)), Policy::default()));
     }
     group.finish();
-}
-
-/// One step of the small model whose rows all go to the large one, and one step there whose rows all return.
-fn round_trip(core: &mut Core, results: &[RowResult], now: u64) {
-    core.complete(now, SMALL, results).expect("a batch in flight");
-    core.launch(now);
-    core.complete(now, LARGE, results).expect("a batch in flight");
-    core.launch(now);
-    black_box(core.drain_effects().count());
 }
 
 /// A handoff with everything around it: the completion that it is a part of, and the launch at the peer.
@@ -364,10 +258,7 @@ fn channel(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(std::time::Duration::from_millis(500))
-        .measurement_time(std::time::Duration::from_secs(2));
+    config = setup::samples(20);
     targets = decision_step, handoff, verdict_to_ready, ablation, admission, readmission, channel
 }
 criterion_main!(benches);

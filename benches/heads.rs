@@ -6,6 +6,8 @@
 
 #[path = "support/read.rs"]
 mod read;
+#[path = "support/setup.rs"]
+mod setup;
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -245,10 +247,7 @@ fn heads(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(std::time::Duration::from_millis(500))
-        .measurement_time(std::time::Duration::from_secs(2));
+    config = setup::samples(10);
     targets = heads
 }
 criterion_main!(benches);

@@ -10,6 +10,8 @@
 mod peak;
 #[path = "support/read.rs"]
 mod read;
+#[path = "support/setup.rs"]
+mod setup;
 
 use std::hint::black_box;
 
@@ -129,10 +131,7 @@ fn cache(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(std::time::Duration::from_secs(1))
-        .measurement_time(std::time::Duration::from_secs(5));
+    config = setup::samples(10);
     targets = weights, prefill, cache
 }
 criterion_main!(benches);

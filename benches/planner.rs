@@ -2,6 +2,9 @@
 //!
 //! The target is a plan for N <= 64 in under 10 ms of one slow core. `cargo bench --bench planner`.
 
+#[path = "support/setup.rs"]
+mod setup;
+
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -75,10 +78,7 @@ fn one_forecast(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(std::time::Duration::from_millis(300))
-        .measurement_time(std::time::Duration::from_secs(1));
+    config = setup::samples(20);
     targets = search, table, one_forecast
 }
 criterion_main!(benches);

@@ -4,6 +4,9 @@
 //! paper's measured share. Answers are the same under every policy; only the speed differs. The peer of every other
 //! line is `eager` in the same run. `cargo bench --bench policies`.
 
+#[path = "support/setup.rs"]
+mod setup;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -106,10 +109,7 @@ fn policies(c: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(std::time::Duration::from_millis(500))
-        .measurement_time(std::time::Duration::from_secs(2));
+    config = setup::samples(10);
     targets = policies
 }
 criterion_main!(benches);

@@ -14,6 +14,7 @@ pub mod logprobs;
 pub mod rng;
 pub mod sampling;
 pub mod signals;
+mod survey;
 pub mod top;
 
 pub use dtype::DType;

@@ -19,6 +19,11 @@ impl LogSoftmax {
     /// not finite numbers: a NaN, positive infinity, or nothing above negative infinity.
     pub fn new(isa: Isa, logits: &[f32]) -> Option<Self> {
         let (max, log_sum) = max_and_log_sum(isa, logits);
+        Self::of_sums(max, log_sum)
+    }
+
+    /// From the largest logit and the logarithm of the sum of `exp(x - max)`.
+    pub(crate) fn of_sums(max: f32, log_sum: f64) -> Option<Self> {
         (max.is_finite() && log_sum.is_finite()).then_some(Self { max: f64::from(max), log_sum })
     }
 

@@ -2,6 +2,8 @@
 
 use crate::cpu::math::exp_lanes;
 use crate::cpu::{Isa, Kernel, Lanes, dispatch, none_above};
+use crate::logprobs::LogSoftmax;
+use crate::survey::{Survey, load_padded};
 
 /// Most entries of the list of largest logits.
 pub const TOP: usize = 8;
@@ -69,7 +71,17 @@ pub fn signals(logits: &[f32], flags: SignalFlags) -> RawSignals {
 
 /// [`signals`] on a given code path: the same bits.
 pub fn signals_on(isa: Isa, logits: &[f32], flags: SignalFlags) -> RawSignals {
-    let max = largest(isa, logits);
+    surveyed(isa, logits, &Survey::of(isa, logits), flags).0
+}
+
+/// [`signals`] of a row that was surveyed, and what turns its logits into log-probabilities.
+pub(crate) fn surveyed(
+    isa: Isa,
+    logits: &[f32],
+    survey: &Survey,
+    flags: SignalFlags,
+) -> (RawSignals, Option<LogSoftmax>) {
+    let max = survey.max;
     let (sum, weighted) = dispatch(isa, Sums { logits, max, entropy: flags.contains(SignalFlags::ENTROPY) });
     let log_sum = sum.ln();
     let mut out = RawSignals { lse: (f64::from(max) + log_sum) as f32, ..RawSignals::default() };
@@ -77,7 +89,8 @@ pub fn signals_on(isa: Isa, logits: &[f32], flags: SignalFlags) -> RawSignals {
         out.entropy = (log_sum + weighted / sum) as f32;
     }
     if flags.contains(SignalFlags::TOP_K) || flags.contains(SignalFlags::MARGIN) {
-        let top = dispatch(isa, Top { logits });
+        let floor = survey.exceeded_by(isa, TOP).unwrap_or(f32::NEG_INFINITY);
+        let top = dispatch(isa, Top { logits, survey, floor });
         if flags.contains(SignalFlags::MARGIN) {
             let second = if top.len > 1 { crate::cpu::math::exp(top.logits[1] - max) } else { 0.0 };
             out.margin = ((1.0 - f64::from(second)) / sum) as f32;
@@ -86,43 +99,14 @@ pub fn signals_on(isa: Isa, logits: &[f32], flags: SignalFlags) -> RawSignals {
             (out.top_ids, out.top_logits, out.top_len) = (top.ids, top.logits, top.len as u32);
         }
     }
-    out
+    (out, LogSoftmax::of_sums(max, log_sum))
 }
 
 /// `m` and `ln S` of [`signals`].
 pub(crate) fn max_and_log_sum(isa: Isa, logits: &[f32]) -> (f32, f64) {
-    let max = largest(isa, logits);
+    let max = Survey::of(isa, logits).max;
     let (sum, _) = dispatch(isa, Sums { logits, max, entropy: false });
     (max, sum.ln())
-}
-
-/// The largest logit; NaN entries are passed over; negative infinity when there is none.
-pub(crate) fn largest(isa: Isa, logits: &[f32]) -> f32 {
-    dispatch(isa, Largest { logits })
-}
-
-struct Largest<'a> {
-    logits: &'a [f32],
-}
-
-impl Kernel for Largest<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) -> f32 {
-        let chunks = self.logits.chunks_exact(8);
-        let mut rest = f32::NEG_INFINITY;
-        for x in chunks.remainder() {
-            rest = if *x > rest { *x } else { rest };
-        }
-        let mut max = V::splat(f32::NEG_INFINITY);
-        for chunk in chunks {
-            // SAFETY: the chunk holds eight values.
-            max = unsafe { V::load(chunk.as_ptr()) }.max(max);
-        }
-        let max = max.largest();
-        if max > rest { max } else { rest }
-    }
 }
 
 /// `(S, A)` of [`signals`].
@@ -137,35 +121,43 @@ impl Kernel for Sums<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) -> (f64, f64) {
-        let max = V::splat(self.max);
         let (mut sum, mut weighted) = (0.0f64, 0.0f64);
         for block in self.logits.chunks(BLOCK) {
-            let (mut s, mut a) = (V::splat(0.0), V::splat(0.0));
-            for chunk in block.chunks(8) {
-                let mut padded = [f32::NEG_INFINITY; 8];
-                let p = if chunk.len() == 8 {
-                    chunk.as_ptr()
-                } else {
-                    padded[..chunk.len()].copy_from_slice(chunk);
-                    padded.as_ptr()
-                };
-                // SAFETY: `p` points to eight values, in the chunk or in `padded`.
-                let d = unsafe { V::load(p) }.sub(max);
-                let e = exp_lanes(d);
-                s = s.add(e);
-                if self.entropy {
-                    a = a.add(e.zero_where_zero(e.mul(V::splat(0.0).sub(d))));
-                }
+            let mut sums = [V::splat(0.0); 2];
+            let chunks = block.chunks_exact(8);
+            let rest = chunks.remainder();
+            for chunk in chunks {
+                // SAFETY: the chunk holds eight values.
+                self.take(unsafe { V::load(chunk.as_ptr()) }, &mut sums);
             }
-            sum += f64::from(s.sum());
-            weighted += f64::from(a.sum());
+            if !rest.is_empty() {
+                self.take(load_padded(rest), &mut sums);
+            }
+            sum += f64::from(sums[0].sum());
+            weighted += f64::from(sums[1].sum());
         }
         (sum, weighted)
     }
 }
 
+impl Sums<'_> {
+    /// Adds eight logits.
+    #[inline(always)]
+    fn take<V: Lanes>(&self, x: V, [sum, weighted]: &mut [V; 2]) {
+        let d = x.sub(V::splat(self.max));
+        let e = exp_lanes(d);
+        *sum = sum.add(e);
+        if self.entropy {
+            *weighted = weighted.add(e.zero_where_zero(e.mul(V::splat(0.0).sub(d))));
+        }
+    }
+}
+
 struct Top<'a> {
     logits: &'a [f32],
+    survey: &'a Survey,
+    /// As many logits as the list takes exceed this.
+    floor: f32,
 }
 
 struct TopList {
@@ -180,14 +172,18 @@ impl Kernel for Top<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) -> TopList {
         let mut top = TopList { ids: [0; TOP], logits: [0.0; TOP], len: 0 };
-        let mut id = 0;
-        for chunk in self.logits.chunks(8) {
-            if !none_above::<V>(chunk, top.threshold()) {
-                for (i, x) in chunk.iter().enumerate() {
-                    top.offer(id + i as u32, *x);
+        for block in self.survey.blocks(self.logits) {
+            if block.none_above::<V>(self.floor) {
+                continue;
+            }
+            for (i, chunk) in block.logits.chunks(8).enumerate() {
+                let limit = top.threshold();
+                if !none_above::<V>(chunk, if limit > self.floor { limit } else { self.floor }) {
+                    for (lane, x) in chunk.iter().enumerate() {
+                        top.offer((block.first + i * 8 + lane) as u32, *x);
+                    }
                 }
             }
-            id += 8;
         }
         top
     }

@@ -37,6 +37,7 @@ impl State {
         }
     }
 
+    #[inline]
     fn may_become(self, next: Self) -> bool {
         match (self, next) {
             (Self::Waiting, Self::Ready(_)) | (Self::Running(_), Self::Ready(_)) => true,
@@ -158,8 +159,11 @@ impl Request {
     }
 
     /// Moves to another state; only the moves of the design are possible.
+    #[inline]
     pub(crate) fn enter(&mut self, now: Nanos, next: State) {
-        assert!(self.state.may_become(next), "a request cannot go from {:?} to {next:?}", self.state);
+        if !self.state.may_become(next) {
+            illegal_move(self.state, next);
+        }
         self.account.moved(now, self.state, next);
         self.state = next;
     }
@@ -230,6 +234,11 @@ impl Request {
         let watermark = &mut self.watermarks[model.index()];
         *watermark = (*watermark).min(last);
     }
+}
+
+#[cold]
+fn illegal_move(from: State, to: State) -> ! {
+    panic!("a request cannot go from {from:?} to {to:?}")
 }
 
 #[derive(Debug, Default)]

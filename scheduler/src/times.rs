@@ -76,12 +76,15 @@ impl Stopwatch {
         let passed = now.saturating_sub(self.since);
         self.since = now;
         match from {
-            State::Ready(model) => self.stays[model.index()].queue += passed,
-            State::Running(model) => self.stays[model.index()].compute += passed,
+            State::Ready(model) => {
+                self.stays[model.index()].queue += passed;
+                self.present += passed;
+            }
+            State::Running(model) => {
+                self.stays[model.index()].compute += passed;
+                self.present += passed;
+            }
             State::Waiting | State::Finished => {}
-        }
-        if from.owner().is_some() {
-            self.present += passed;
         }
         if let State::Ready(model) = to {
             let seen = &mut self.stays[model.index()].seen;

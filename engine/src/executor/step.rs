@@ -2,8 +2,8 @@
 
 use tokenrouter_kernels::cpu::Isa;
 use tokenrouter_kernels::logprobs::{LogSoftmax, top_ids};
-use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, sample};
-use tokenrouter_kernels::signals::signals;
+use tokenrouter_kernels::sampling::{SampleInput, SampleScratch, signals_and_sample};
+use tokenrouter_kernels::signals::SignalFlags;
 use tokenrouter_scheduler::{MAX_HEADS, RowFault, RowResult, Signals};
 
 use crate::comm::Stopped;
@@ -80,13 +80,11 @@ pub(super) fn run_step(
             None => RowResult::default(),
             Some(spec) => match row_logits.next() {
                 Some(logits) => {
-                    let raw = signals(logits, step.flags);
                     if spec.logprobs.is_some() {
                         scratch.raw.copy_from_slice(logits);
                     }
                     let history = step.history(row);
-                    let result =
-                        sample_row(logits, spec, history, &mut scratch.sample, to_signals(raw, ln_vocab));
+                    let result = sample_row(logits, spec, history, &mut scratch.sample, step.flags, ln_vocab);
                     if spec.key.position as usize == spec.prompt_len {
                         let (sampled, tokens) = (scratch.candidates.len(), spec.prompt_len);
                         scratch.ends.push(PromptEnd { row: index, sampled, tokens });
@@ -176,7 +174,8 @@ fn sample_row(
     spec: &SampleSpec,
     history: &[u32],
     scratch: &mut SampleScratch,
-    signals: Signals,
+    flags: SignalFlags,
+    ln_vocab: f32,
 ) -> RowResult {
     let input = SampleInput {
         params: &spec.sampling.params,
@@ -185,7 +184,9 @@ fn sample_row(
         prompt_len: spec.prompt_len,
         forbidden: if spec.mask_stops { &spec.sampling.stop_ids } else { &[] },
     };
-    match sample(logits, &input, scratch) {
+    let found = signals_and_sample(logits, flags, &input, scratch);
+    let signals = to_signals(found.signals, ln_vocab);
+    match found.token {
         Ok(token) => RowResult { token, signals, fault: None },
         Err(_) => RowResult { token: 0, signals, fault: Some(RowFault::NonFinite) },
     }

@@ -1,66 +1,97 @@
-//! Weights, and which tokens the filters keep.
+//! Which tokens the filters keep.
 
+use super::select::{key_id, rank_key, select};
+use super::weights::{self, Scale, least};
 use super::{SampleScratch, SamplingParams};
-use crate::cpu::math::exp_lanes;
-use crate::cpu::{Isa, Kernel, Lanes, dispatch, none_above};
+use crate::cpu::{Isa, Kernel, Lanes, dispatch};
+use crate::survey::{Survey, load_padded};
 use std::cmp::Reverse;
 
-/// Weight of the best token.
-const ONE: f32 = 1_073_741_824.0;
+/// What is kept can be listed up to here; above, the weights of all others are cleared.
+const LISTED: usize = 1024;
+/// Most nuclei end within so many ranks.
+const FIRST_TRY: usize = 64;
+/// Buckets of tokens by their distance from the best, [`STEPS`] to a factor of e in weight. Weights end 21 of these below
+/// the best.
+pub(super) const BUCKETS: usize = 2048;
+const STEPS: f32 = 64.0;
 
-/// Fills `weights[id]`; the buffer is padded to a multiple of 8.
-pub(super) fn weights(isa: Isa, logits: &[f32], max: f32, temperature: f32, weights: &mut [u32]) {
-    dispatch(isa, Weights { logits, max, temperature, weights });
+/// What is left of a row.
+pub(super) enum Kept {
+    /// So many `id << 32 | weight`, by ascending id, at the front of `SampleScratch::keys`.
+    Few(usize),
+    /// In `SampleScratch::weights`, their sums in `SampleScratch::sums`.
+    Many,
 }
 
-struct Weights<'a> {
-    logits: &'a [f32],
-    max: f32,
-    temperature: f32,
-    weights: &'a mut [u32],
-}
-
-impl Kernel for Weights<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let (max, temperature) = (V::splat(self.max), V::splat(self.temperature));
-        for (chunk, out) in self.logits.chunks(8).zip(self.weights.chunks_exact_mut(8)) {
-            let mut padded = [f32::NEG_INFINITY; 8];
-            let x = if chunk.len() == 8 {
-                chunk.as_ptr()
-            } else {
-                padded[..chunk.len()].copy_from_slice(chunk);
-                padded.as_ptr()
-            };
-            // SAFETY: `x` and `out` hold eight values; e lies in 0..=1, so the weight fits an i32.
-            unsafe {
-                let e = exp_lanes(V::load(x).sub(max).div(temperature));
-                e.mul(V::splat(ONE)).store_u32(out.as_mut_ptr());
-            }
-        }
-    }
-}
-
-/// Applies top_k, top_p and min_p: the weights of all other tokens become 0.
-pub(super) fn filter(logits: &[f32], params: &SamplingParams, scratch: &mut SampleScratch) {
-    let SampleScratch { isa, weights, keys, .. } = scratch;
-    let all = logits.len();
+/// Applies top_k, top_p and min_p. No filter reads the row more than a fixed number of times.
+pub(super) fn filter(
+    logits: &[f32],
+    survey: &Survey,
+    scale: Scale,
+    params: &SamplingParams,
+    scratch: &mut SampleScratch,
+) -> Kept {
+    let SampleScratch { isa, weights, sums, keys, masses, .. } = scratch;
+    let (isa, all) = (*isa, logits.len());
     let k = if params.top_k == 0 { all } else { all.min(params.top_k as usize) };
-    if params.top_p < 1.0 {
-        let kept = nucleus(*isa, logits, weights, keys, k, params.top_p);
-        keep_only(&mut keys[..kept], weights);
-    } else if k < all {
-        keep_only(select(*isa, logits, keys, k), weights);
+    let nucleus = params.top_p < 1.0;
+    let least = least(params.min_p);
+    if k < all && k <= LISTED {
+        let best = select(isa, logits, survey, keys, k);
+        let weight = |key: &u64| scale.weight(logits[key_id(*key)]);
+        let mut kept = best.len();
+        if nucleus {
+            let total = best.iter().map(|key| u64::from(weight(key))).sum();
+            kept = leading(best, total, params.top_p, weight).unwrap_or(kept);
+        }
+        return Kept::Few(listed(&mut best[..kept], least, weight));
     }
-    if params.min_p > 0.0 {
-        // 2^30 is exact, and so is its product with an f32 in f64.
-        let least = (f64::from(params.min_p.min(1.0)) * f64::from(ONE)).ceil() as u32;
-        for w in weights.iter_mut() {
-            *w = if *w < least { 0 } else { *w };
+    weights::fill(isa, logits, scale, weights);
+    if k < all {
+        keep_only(select(isa, logits, survey, keys, k), weights);
+    }
+    if nucleus {
+        weights::sum_blocks(isa, weights, 0, sums);
+        let total: u64 = sums.iter().sum();
+        let best = select(isa, logits, survey, keys, FIRST_TRY.min(all));
+        let weight = |key: &u64| weights[key_id(*key)];
+        if let Some(kept) = leading(best, total, params.top_p, weight) {
+            return Kept::Few(listed(&mut best[..kept], least, weight));
+        }
+        cut_nucleus(isa, logits, scale, f64::from(params.top_p) * total as f64, weights, masses, keys);
+    }
+    weights::sum_blocks(isa, weights, least, sums);
+    Kept::Many
+}
+
+/// Sorts the best ranks, whose weights are `total` with those that are not listed, and says how many of them top_p keeps;
+/// `None` when it keeps more.
+fn leading(best: &mut [u64], total: u64, top_p: f32, weight: impl Fn(&u64) -> u32) -> Option<usize> {
+    best.sort_unstable_by_key(|key| Reverse(*key));
+    let wanted = f64::from(top_p) * total as f64;
+    let mut sum = 0;
+    // The next rank stays only if the sum is less than wanted.
+    best.iter()
+        .position(|key| {
+            sum += u64::from(weight(key));
+            sum as f64 >= wanted
+        })
+        .map(|last| last + 1)
+}
+
+/// Turns ranks into ids with weights, by ascending id, those below `least` left out; returns how many are left.
+fn listed(kept: &mut [u64], least: u32, weight: impl Fn(&u64) -> u32) -> usize {
+    let mut len = 0;
+    for at in 0..kept.len() {
+        let weight = weight(&kept[at]);
+        if weight >= least {
+            kept[len] = (key_id(kept[at]) as u64) << 32 | u64::from(weight);
+            len += 1;
         }
     }
+    kept[..len].sort_unstable();
+    len
 }
 
 /// Clears the weights of all tokens whose keys are not given. Uses up the keys.
@@ -75,100 +106,124 @@ fn keep_only(kept: &mut [u64], weights: &mut [u32]) {
     }
 }
 
-/// A key that is larger for a better rank: the logit in an order-preserving form, then the
-/// inverted id. Both zeros are one value.
-fn rank_key(id: usize, x: f32) -> u64 {
-    let bits = (x + 0.0).to_bits();
-    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    u64::from(ordered) << 32 | u64::from(!(id as u32))
+/// Keeps the ranks whose predecessors weigh less than `wanted`, which the weights reach together. The bucket in which they
+/// do is sorted; those before it stay, those behind it go.
+fn cut_nucleus(
+    isa: Isa,
+    logits: &[f32],
+    scale: Scale,
+    wanted: f64,
+    weights: &mut [u32],
+    masses: &mut Vec<u64>,
+    keys: &mut [u64],
+) {
+    masses.clear();
+    masses.resize(BUCKETS, 0);
+    dispatch(isa, Weigh { logits, scale, weights, masses });
+    let mut before = 0;
+    // The last of them reaches it, whatever the rounding of `wanted`.
+    let bucket = masses.iter().position(|mass| {
+        let reached = (before + mass) as f64 >= wanted;
+        before += if reached { 0 } else { *mass };
+        reached
+    });
+    let Some(bucket) = bucket else { return };
+    let len = dispatch(isa, Gather { logits, scale, weights, bucket: bucket as u32, keys });
+    let keys = &mut keys[..len];
+    keys.sort_unstable_by_key(|key| Reverse(*key));
+    let mut sum = before;
+    let last = keys.iter().position(|key| {
+        sum += u64::from(weights[key_id(*key)]);
+        sum as f64 >= wanted
+    });
+    let Some(lowest) = keys.last().map(|key| logits[key_id(*key)]) else { return };
+    for key in &keys[last.map_or(len, |last| last + 1)..] {
+        weights[key_id(*key)] = 0;
+    }
+    dispatch(isa, ClearBelow { logits, lowest, weights });
 }
 
-/// The id in a rank key.
-fn key_id(key: u64) -> usize {
-    !(key as u32) as usize
+/// The buckets of eight logits: a worse rank is never in an earlier one.
+#[inline(always)]
+fn buckets<V: Lanes>(chunk: &[f32], scale: Scale) -> [u32; 8] {
+    let last = V::splat((BUCKETS - 1) as f32);
+    let steps = scale.scaled(load_padded::<V>(chunk)).mul(V::splat(-STEPS));
+    let mut out = [0; 8];
+    // SAFETY: the lanes lie between 0 and the last bucket, and there is room for eight.
+    unsafe { steps.select_less(last, steps, last).store_u32(out.as_mut_ptr()) };
+    out
 }
 
-/// The keys of the `k >= 1` best ranks, in no order.
-fn select<'k>(isa: Isa, logits: &[f32], keys: &'k mut [u64], k: usize) -> &'k mut [u64] {
-    let len = dispatch(isa, Select { logits, keys, k });
-    &mut keys[..len]
-}
-
-/// One pass that keeps at most `max(2 k, 64)` candidates and cuts them back to `k` whenever they
-/// are full; the worst of these is what later logits must exceed (an equal one has a worse rank).
-struct Select<'a> {
+/// Adds every weight to its bucket.
+struct Weigh<'a> {
     logits: &'a [f32],
-    keys: &'a mut [u64],
-    k: usize,
+    scale: Scale,
+    weights: &'a [u32],
+    masses: &'a mut [u64],
 }
 
-impl Kernel for Select<'_> {
+impl Kernel for Weigh<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        for (chunk, weights) in self.logits.chunks(8).zip(self.weights.chunks_exact(8)) {
+            if weights.iter().fold(0, |any, w| any | w) == 0 {
+                continue;
+            }
+            for (bucket, weight) in buckets::<V>(chunk, self.scale).iter().zip(weights) {
+                self.masses[*bucket as usize] += u64::from(*weight);
+            }
+        }
+    }
+}
+
+/// Collects the ranks of one bucket that have a weight; returns how many there are.
+struct Gather<'a> {
+    logits: &'a [f32],
+    scale: Scale,
+    weights: &'a [u32],
+    bucket: u32,
+    keys: &'a mut [u64],
+}
+
+impl Kernel for Gather<'_> {
     type Output = usize;
 
     #[inline(always)]
     fn run<V: Lanes>(self) -> usize {
-        let room = (2 * self.k).max(64).min(self.keys.len());
-        let mut threshold = None;
-        let (mut len, mut first) = (0, 0);
-        for chunk in self.logits.chunks(8) {
-            if threshold.is_none_or(|least| !none_above::<V>(chunk, least)) {
-                for (i, x) in chunk.iter().enumerate() {
-                    if threshold.is_none_or(|least| *x > least) {
-                        if len == room {
-                            len = cut(&mut self.keys[..len], self.k);
-                            threshold = Some(self.logits[key_id(self.keys[len - 1])]);
-                            if threshold.is_some_and(|least| *x <= least) {
-                                continue;
-                            }
-                        }
-                        self.keys[len] = rank_key(first + i, *x);
-                        len += 1;
-                    }
+        let mut len = 0;
+        for (i, (chunk, weights)) in self.logits.chunks(8).zip(self.weights.chunks_exact(8)).enumerate() {
+            let buckets = buckets::<V>(chunk, self.scale);
+            if buckets.iter().fold(true, |none, bucket| none & (*bucket != self.bucket)) {
+                continue;
+            }
+            for (lane, x) in chunk.iter().enumerate() {
+                if buckets[lane] == self.bucket && weights[lane] > 0 {
+                    self.keys[len] = rank_key(i * 8 + lane, *x);
+                    len += 1;
                 }
             }
-            first += 8;
         }
-        cut(&mut self.keys[..len], self.k)
+        len
     }
 }
 
-/// Moves the `k` best keys to the front, the worst of them last; returns how many there are.
-#[inline(never)]
-fn cut(keys: &mut [u64], k: usize) -> usize {
-    if keys.len() > k {
-        keys.select_nth_unstable_by_key(k - 1, |key| Reverse(*key));
-        k
-    } else {
-        keys.len()
-    }
+/// Clears the weights of logits below `lowest`.
+struct ClearBelow<'a> {
+    logits: &'a [f32],
+    lowest: f32,
+    weights: &'a mut [u32],
 }
 
-/// Moves the ranks that top_p keeps of the `k` best to the front of `keys`; returns how many there
-/// are. Most distributions end within few ranks, so the search starts small.
-fn nucleus(isa: Isa, logits: &[f32], weights: &[u32], keys: &mut [u64], k: usize, top_p: f32) -> usize {
-    let weight = |key: &u64| u64::from(weights[key_id(*key)]);
-    let total: u64 = if k < logits.len() {
-        select(isa, logits, keys, k).iter().map(weight).sum()
-    } else {
-        weights.iter().map(|w| u64::from(*w)).sum()
-    };
-    let wanted = f64::from(top_p) * total as f64;
-    let mut size = k.min(64);
-    loop {
-        let best = select(isa, logits, keys, size);
-        best.sort_unstable_by_key(|key| Reverse(*key));
-        let mut sum = 0u64;
-        for (rank, key) in best.iter().enumerate() {
-            sum += weight(key);
-            // The next rank stays only if this sum is less than wanted.
-            if sum as f64 >= wanted {
-                return rank + 1;
-            }
+impl Kernel for ClearBelow<'_> {
+    type Output = ();
+
+    // A plain loop, which vectorises with the features of the caller.
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        for (x, weight) in self.logits.iter().zip(self.weights) {
+            *weight = if *x < self.lowest { 0 } else { *weight };
         }
-        if size == k {
-            // The sum is `total` now, which no product with less than 1 exceeds but by rounding.
-            return k;
-        }
-        size = k.min(size * 8);
     }
 }

@@ -20,16 +20,19 @@
 
 mod filter;
 mod penalty;
+mod select;
+mod weights;
 
 use crate::cpu::Isa;
+use crate::logprobs::LogSoftmax;
 use crate::rng::{self, DrawKey};
-use crate::signals::largest;
-use filter::{filter, weights};
+use crate::signals::{RawSignals, SignalFlags, surveyed};
+use crate::survey::Survey;
+use filter::{Kept, filter};
+use weights::Scale;
 
 /// Temperatures below this mean arg-max.
 pub const GREEDY: f32 = 1e-5;
-/// Weights added at a time in the search of the drawn token.
-const DRAW_BLOCK: usize = 256;
 
 /// How a request wants its tokens drawn. Values are validated by the server.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,8 +122,12 @@ pub struct SampleScratch {
     counts: Vec<u32>,
     /// Weight per id.
     weights: Vec<u32>,
+    /// Sums of blocks of weights.
+    sums: Vec<u64>,
     /// Rank keys of selected tokens.
     keys: Vec<u64>,
+    /// Weight per bucket of ranks.
+    masses: Vec<u64>,
 }
 
 impl SampleScratch {
@@ -131,11 +138,14 @@ impl SampleScratch {
 
     /// As [`SampleScratch::new`], for draws on a given code path: the same results.
     pub fn on(isa: Isa, vocab: usize) -> SampleScratch {
+        let padded = vocab.next_multiple_of(8);
         SampleScratch {
             isa,
             counts: vec![0; vocab],
-            weights: vec![0; vocab.next_multiple_of(8)],
+            weights: vec![0; padded],
+            sums: Vec::with_capacity(weights::blocks(padded)),
             keys: vec![0; vocab],
+            masses: Vec::with_capacity(filter::BUCKETS),
         }
     }
 
@@ -159,43 +169,58 @@ pub fn sample(
     scratch: &mut SampleScratch,
 ) -> Result<u32, NonFinite> {
     assert_eq!(logits.len(), scratch.vocab(), "logits and scratch");
-    let max = penalty::apply(logits, input, scratch)?;
+    let survey = Survey::checked(scratch.isa, logits).ok_or(NonFinite)?;
+    choose(logits, survey, input, scratch)
+}
+
+/// What a step wants of one row.
+#[derive(Clone, Copy, Debug)]
+pub struct RowOutcome {
+    /// Signals of the raw logits.
+    pub signals: RawSignals,
+    /// What turns the raw logits into log-probabilities; `None` when they allow no draw.
+    pub softmax: Option<LogSoftmax>,
+    /// The token.
+    pub token: Result<u32, NonFinite>,
+}
+
+/// [`signals`](crate::signals::signals) and then [`sample`], of one row: the same bits for fewer readings of it.
+///
+/// # Panics
+/// As [`sample`].
+pub fn signals_and_sample(
+    logits: &mut [f32],
+    flags: SignalFlags,
+    input: &SampleInput<'_>,
+    scratch: &mut SampleScratch,
+) -> RowOutcome {
+    assert_eq!(logits.len(), scratch.vocab(), "logits and scratch");
+    let survey = Survey::of(scratch.isa, logits);
+    let (signals, softmax) = surveyed(scratch.isa, logits, &survey, flags);
+    // The sum of the exponentials is a number for those rows only that allow a draw.
+    let token = if softmax.is_some() { choose(logits, survey, input, scratch) } else { Err(NonFinite) };
+    RowOutcome { signals, softmax, token }
+}
+
+/// The draw from a row that allows one and was surveyed.
+fn choose(
+    logits: &mut [f32],
+    mut survey: Survey,
+    input: &SampleInput<'_>,
+    scratch: &mut SampleScratch,
+) -> Result<u32, NonFinite> {
     let params = input.params;
+    if penalty::apply(logits, input, &mut scratch.counts) {
+        survey = Survey::checked(scratch.isa, logits).ok_or(NonFinite)?;
+    }
     if params.is_greedy() {
-        return logits.iter().position(|x| *x == max).map(|id| id as u32).ok_or(NonFinite);
+        return survey.best(logits).map(|id| id as u32).ok_or(NonFinite);
     }
     // Finite, so that masked logits stay at negative infinity.
-    let temperature = params.temperature.min(f32::MAX);
-    weights(scratch.isa, logits, max, temperature, &mut scratch.weights);
-    filter(logits, params, scratch);
-    Ok(draw(&scratch.weights, rng::bits(&input.key)))
-}
-
-/// The first id at which the running sum of weights exceeds the target.
-fn draw(weights: &[u32], bits: u64) -> u32 {
-    let block_sum = |block: &[u32]| block.iter().map(|w| u64::from(*w)).sum::<u64>();
-    let total = block_sum(weights);
-    let target = ((u128::from(bits) * u128::from(total)) >> 64) as u64;
-    let mut sum = 0;
-    for (i, block) in weights.chunks(DRAW_BLOCK).enumerate() {
-        let after = sum + block_sum(block);
-        if after > target {
-            for (j, weight) in block.iter().enumerate() {
-                sum += u64::from(*weight);
-                if sum > target {
-                    return (i * DRAW_BLOCK + j) as u32;
-                }
-            }
-        }
-        sum = after;
-    }
-    // Not reached: the best token always keeps its 2^30, so target < total.
-    0
-}
-
-/// Whether the logits allow a draw; returns the largest.
-fn checked_max(isa: Isa, logits: &[f32]) -> Result<f32, NonFinite> {
-    let bad = logits.iter().fold(false, |bad, x| bad | x.is_nan() | (*x == f32::INFINITY));
-    let max = largest(isa, logits);
-    if bad || max == f32::NEG_INFINITY { Err(NonFinite) } else { Ok(max) }
+    let scale = Scale { max: survey.max, temperature: params.temperature.min(f32::MAX) };
+    let bits = rng::bits(&input.key);
+    Ok(match filter(logits, &survey, scale, params, scratch) {
+        Kept::Few(kept) => weights::draw_of_few(&scratch.keys[..kept], bits),
+        Kept::Many => weights::draw(&scratch.weights, &scratch.sums, bits),
+    })
 }

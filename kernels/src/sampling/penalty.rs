@@ -1,17 +1,12 @@
 //! What changes logits before the temperature.
 
-use super::{NonFinite, SampleInput, SampleScratch, checked_max};
+use super::SampleInput;
 
 /// Marks an id of the history in the counts.
 const SEEN: u32 = 1 << 31;
 
-/// Checks the raw logits, applies bias, mask and penalties, and returns the largest logit.
-pub(super) fn apply(
-    logits: &mut [f32],
-    input: &SampleInput<'_>,
-    scratch: &mut SampleScratch,
-) -> Result<f32, NonFinite> {
-    let raw_max = checked_max(scratch.isa, logits)?;
+/// Applies bias, mask and penalties; whether there were any.
+pub(super) fn apply(logits: &mut [f32], input: &SampleInput<'_>, counts: &mut [u32]) -> bool {
     let params = input.params;
     for (id, bias) in &params.logit_bias {
         if let Some(x) = logits.get_mut(*id as usize) {
@@ -25,12 +20,9 @@ pub(super) fn apply(
     }
     let penalised = params.needs_history();
     if penalised {
-        penalise(logits, input, &mut scratch.counts);
+        penalise(logits, input, counts);
     }
-    if params.logit_bias.is_empty() && input.forbidden.is_empty() && !penalised {
-        return Ok(raw_max);
-    }
-    checked_max(scratch.isa, logits)
+    penalised || !params.logit_bias.is_empty() || !input.forbidden.is_empty()
 }
 
 /// Repetition penalty over the history, then frequency and presence over its output part.

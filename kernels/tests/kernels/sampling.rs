@@ -2,8 +2,12 @@
 
 use crate::common::{ISAS, Random};
 use tokenrouter_kernels::cpu::math::exp;
+use tokenrouter_kernels::logprobs::LogSoftmax;
 use tokenrouter_kernels::rng::{self, DrawKey, Purpose};
-use tokenrouter_kernels::sampling::{NonFinite, SampleInput, SampleScratch, SamplingParams, sample};
+use tokenrouter_kernels::sampling::{
+    NonFinite, SampleInput, SampleScratch, SamplingParams, sample, signals_and_sample,
+};
+use tokenrouter_kernels::signals::{SignalFlags, signals_on};
 
 fn key(position: u32) -> DrawKey {
     DrawKey { seed: 42, choice: 0, position, purpose: Purpose::Sample, model: 0 }
@@ -162,12 +166,69 @@ fn large_vocabularies_equal_the_reference() {
             (700, 0.9, 0.0),
             (0, 0.5, 0.01),
             (15_000, 1.0, 0.0),
+            (15_000, 0.98, 0.001),
+            (0, 0.999_999_9, 0.0),
             (0, 1.0, 0.2),
         ] {
-            let params = SamplingParams { top_k, top_p, min_p, ..plain() };
-            let position = case as u32;
-            let expected = reference(&logits, &params, position, &[], 0, &[]);
-            assert_eq!(draw(&logits, &params, position).ok(), expected, "{params:?}");
+            for temperature in [1.0, 0.6] {
+                let params = SamplingParams { top_k, top_p, min_p, temperature, ..plain() };
+                let position = case as u32;
+                let expected = reference(&logits, &params, position, &[], 0, &[]);
+                assert_eq!(draw(&logits, &params, position).ok(), expected, "{params:?}");
+            }
+        }
+    }
+}
+
+/// A wide nucleus ends among equals: the lower ids stay.
+#[test]
+fn a_nucleus_that_ends_in_a_tie_equals_the_reference() {
+    let mut random = Random(14);
+    for vocab in [2_000, 5_003] {
+        for levels in [1.0, 3.0, 20.0] {
+            let logits: Vec<f32> = random.vec(vocab).iter().map(|x| (x * levels).round() / levels).collect();
+            for (position, top_p) in (0..).zip([0.2, 0.35, 0.5, 0.77, 0.9, 0.99, 0.3, 0.6, 0.8, 0.95]) {
+                let params = SamplingParams { top_p, ..plain() };
+                let expected = reference(&logits, &params, position, &[], 0, &[]);
+                assert_eq!(draw(&logits, &params, position).ok(), expected, "{levels} levels, {params:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn signals_and_a_draw_in_one_are_the_same_as_one_after_the_other() {
+    let mut random = Random(15);
+    let key = key(7);
+    for case in 0..400 {
+        let vocab = [1, 9, 300, 4_099][random.below(4)];
+        let mut logits: Vec<f32> = random.vec(vocab).iter().map(|x| x * 6.0).collect();
+        match case % 8 {
+            0 => logits[random.below(vocab)] = f32::NAN,
+            1 => logits[random.below(vocab)] = f32::INFINITY,
+            2 => logits[vocab / 2..].fill(f32::NEG_INFINITY),
+            3 => logits.fill(f32::NEG_INFINITY),
+            _ => {}
+        }
+        let params = SamplingParams {
+            temperature: [0.0, 1.0, 0.7][random.below(3)],
+            top_k: [0, 0, 5][random.below(3)],
+            top_p: [1.0, 0.9][random.below(2)],
+            repetition_penalty: [1.0, 1.2][random.below(2)],
+            logit_bias: if random.below(4) == 0 { vec![(0, 3.0)] } else { Vec::new() },
+            ..plain()
+        };
+        let forbidden: &[u32] = if random.below(3) == 0 { &[0] } else { &[] };
+        let input = SampleInput { params: &params, key, history: &[1, 2], prompt_len: 1, forbidden };
+        for isa in ISAS {
+            let mut scratch = SampleScratch::on(isa, vocab);
+            let wanted = signals_on(isa, &logits, SignalFlags::ALL);
+            let softmax = LogSoftmax::new(isa, &logits);
+            let token = sample(&mut logits.clone(), &input, &mut scratch);
+            let found = signals_and_sample(&mut logits.clone(), SignalFlags::ALL, &input, &mut scratch);
+            assert_eq!((found.softmax, found.token), (softmax, token), "{params:?}");
+            // As text, where a NaN equals itself.
+            assert_eq!(format!("{:?}", found.signals), format!("{wanted:?}"), "{params:?}");
         }
     }
 }

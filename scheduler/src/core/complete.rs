@@ -126,10 +126,12 @@ impl Core {
             let well = health == Health::Well;
             self.pages.landed(&request.pages, model, row.start, row.start + row.len, well);
             #[cfg(test)]
-            if well {
-                self.plant_published_ahead(model, row);
-            }
-            let request = self.table.at_mut(slot);
+            let request = {
+                if well {
+                    self.plant_published_ahead(model, row);
+                }
+                self.table.at_mut(slot)
+            };
             if request.state() == State::Finished {
                 self.release_if_over(row);
                 continue;

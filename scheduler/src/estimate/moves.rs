@@ -34,12 +34,11 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, (to, committed): (u8, bool), weight: f64) {
-        self.total += weight;
-        self.to[usize::from(to)] += weight;
-        if committed {
-            self.committed[usize::from(to)] += weight;
-        }
+    #[inline]
+    fn add(&mut self, decision: Decision) {
+        self.total += 1.0;
+        self.to[decision.to()] += 1.0;
+        self.committed[decision.to()] += f64::from(decision.committed());
     }
 
     fn plus(&self, other: &Self) -> Self {
@@ -54,6 +53,62 @@ impl Counts {
     fn halve(&mut self) {
         self.total /= 2.0;
         self.to.iter_mut().chain(&mut self.committed).for_each(|n| *n /= 2.0);
+    }
+}
+
+/// Where a request went, and whether its candidate was committed, in one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Decision(u8);
+
+impl Decision {
+    fn new(to: ModelId, committed: bool) -> Self {
+        Self((to.index() % MAX_MODELS) as u8 * 2 + u8::from(committed))
+    }
+
+    /// The destination's index.
+    fn to(self) -> usize {
+        usize::from(self.0 / 2) % MAX_MODELS
+    }
+
+    fn committed(self) -> u8 {
+        self.0 % 2
+    }
+}
+
+/// The last decisions: each of them, and how many there are of each kind.
+#[derive(Clone, Debug)]
+struct Window {
+    ring: [Decision; SHORT],
+    /// Where the next one goes.
+    at: usize,
+    full: bool,
+    kinds: [u8; 2 * MAX_MODELS],
+}
+
+impl Window {
+    /// Takes a decision in the place of the oldest; that one, once the window is full.
+    #[inline]
+    fn add(&mut self, decision: Decision) -> Option<Decision> {
+        let oldest = std::mem::replace(&mut self.ring[self.at], decision);
+        self.kinds[usize::from(decision.0)] += 1;
+        let was_full = self.full;
+        if was_full {
+            self.kinds[usize::from(oldest.0)] -= 1;
+        }
+        self.at += 1;
+        if self.at == SHORT {
+            (self.at, self.full) = (0, true);
+        }
+        was_full.then_some(oldest)
+    }
+
+    fn counts(&self) -> Counts {
+        let kind = |i: usize| f64::from(self.kinds[i]);
+        Counts {
+            total: self.kinds.iter().map(|&n| f64::from(n)).sum(),
+            to: std::array::from_fn(|model| kind(2 * model) + kind(2 * model + 1)),
+            committed: std::array::from_fn(|model| kind(2 * model + 1)),
+        }
     }
 }
 
@@ -73,10 +128,10 @@ fn differ(recent: &Counts, older: &Counts, standard_errors: f64) -> bool {
 pub(crate) struct Moves {
     all: Counts,
     long: Counts,
-    short: Counts,
-    /// The short window: destinations, and whether the candidate was committed.
-    ring: [(u8, bool); SHORT],
+    short: Window,
     decisions: u64,
+    /// Decisions until the windows are compared.
+    until_compared: u32,
     /// The windows differed at this decision.
     suspected: Option<u64>,
     /// Decisions since the long window started (again).
@@ -85,12 +140,13 @@ pub(crate) struct Moves {
 
 impl Moves {
     pub(crate) fn new() -> Self {
+        let (ring, kinds) = ([Decision::default(); SHORT], [0; 2 * MAX_MODELS]);
         Self {
             all: Counts::default(),
             long: Counts::default(),
-            short: Counts::default(),
-            ring: [(0, false); SHORT],
+            short: Window { ring, at: 0, full: false, kinds },
             decisions: 0,
+            until_compared: COMPARED_EVERY,
             suspected: None,
             age: 0,
         }
@@ -99,26 +155,26 @@ impl Moves {
     /// A request that had the choice went to `to`; its candidate was committed or dropped. True when the routing has
     /// changed and the long window starts again.
     pub(crate) fn add(&mut self, to: ModelId, committed: bool) -> bool {
-        let at = (self.decisions % SHORT as u64) as usize;
-        let last = std::mem::replace(&mut self.ring[at], (to.0, committed));
-        self.short.add((to.0, committed), 1.0);
-        self.all.add((to.0, committed), 1.0);
-        if self.decisions >= SHORT as u64 {
-            self.short.add(last, -1.0);
-            // What may belong to the time after the change is kept out of the time before.
-            if self.suspected.is_none() {
-                self.long.add(last, 1.0);
-            }
+        let decision = Decision::new(to, committed);
+        self.all.add(decision);
+        if self.all.total >= MOST_OF_ALL {
+            self.all.halve();
+        }
+        // What may belong to the time after the change is kept out of the time before.
+        if let Some(oldest) = self.short.add(decision).filter(|_| self.suspected.is_none()) {
+            self.long.add(oldest);
         }
         if self.long.total >= MOST {
             self.long.halve();
         }
-        if self.all.total >= MOST_OF_ALL {
-            self.all.halve();
-        }
         self.decisions += 1;
         self.age += 1;
-        self.decisions.is_multiple_of(u64::from(COMPARED_EVERY)) && self.compare()
+        self.until_compared -= 1;
+        if self.until_compared > 0 {
+            return false;
+        }
+        self.until_compared = COMPARED_EVERY;
+        self.compare()
     }
 
     fn compare(&mut self) -> bool {
@@ -126,25 +182,27 @@ impl Moves {
             return false;
         }
         let Some(since) = self.suspected else {
-            self.suspected = differ(&self.short, &self.long, SUSPECTED_AT).then_some(self.decisions);
-            return self.suspected.is_none() && self.drift_apart();
+            let short = self.short.counts();
+            self.suspected = differ(&short, &self.long, SUSPECTED_AT).then_some(self.decisions);
+            return self.suspected.is_none() && self.drift_apart(&short);
         };
         if self.decisions < since + CONFIRMED_AFTER {
             return false;
         }
         self.suspected = None;
-        let changed = differ(&self.short, &self.long, CONFIRMED_AT);
+        let short = self.short.counts();
+        let changed = differ(&short, &self.long, CONFIRMED_AT);
         if changed {
             self.long = Counts::default();
-            self.all = self.short;
+            self.all = short;
             self.age = SHORT as u64;
         }
         changed
     }
 
     /// Goes on from both windows when they are too far from the estimate.
-    fn drift_apart(&mut self) -> bool {
-        let recent = self.long.plus(&self.short);
+    fn drift_apart(&mut self, short: &Counts) -> bool {
+        let recent = self.long.plus(short);
         let apart = self.age >= APART_AFTER && differ(&recent, &self.all, APART_AT);
         if apart {
             (self.all, self.age) = (recent, recent.total as u64);
