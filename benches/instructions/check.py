@@ -36,8 +36,9 @@ def program():
     out = subprocess.run(
         [*build, "--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
-    found = [json.loads(line).get("executable") for line in out.splitlines() if line.startswith("{")]
-    return [path for path in found if path][-1]
+    messages = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    built = [m for m in messages if m.get("executable") and m["target"]["name"] == "instructions"]
+    return built[-1]["executable"]
 
 
 def measure(binary):
