@@ -85,17 +85,7 @@ pub fn run(args: &ProfileArgs, device: Option<DeviceName>, registry: &Registry) 
     let (mut probe, plan) = open(args, &engine, registry, &hints, machine.cores)?;
     let found = measure::measure(&mut probe, &plan)?;
     drop(probe);
-    let (date, context) = (machine::date(), plan.context);
-    let profile = Profile::new(
-        date,
-        found.trusted,
-        context,
-        machine,
-        bandwidth,
-        found.noise,
-        found.models,
-        found.beside,
-    );
+    let profile = Profile::new(machine::date(), plan.context, machine, bandwidth, found);
     let written = std::fs::write(&args.out, profile.to_toml());
     written.map_err(|e| format!("--out {}: {e}", args.out.display()))?;
     emit(&report(&profile))?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::machine::Machine;
+use super::measure::Measurement;
 
 /// The format's number; another one is refused.
 const VERSION: u32 = 1;
@@ -111,30 +112,16 @@ pub(crate) struct Beside {
 
 impl Profile {
     /// A profile of this format.
-    #[expect(clippy::too_many_arguments, reason = "the fields of a file, each once")]
     pub(super) fn new(
         date: String,
-        trusted: Trusted,
         context: usize,
         machine: Machine,
         bandwidth: Bandwidth,
-        noise: Noise,
-        models: Vec<ModelProfile>,
-        beside: Vec<Beside>,
+        found: Measurement,
     ) -> Self {
+        let Measurement { trusted, noise, models, beside } = found;
         let fingerprint = fingerprint(&machine, &models);
-        Self {
-            version: VERSION,
-            date,
-            fingerprint,
-            trusted,
-            context,
-            machine,
-            bandwidth,
-            noise,
-            models,
-            beside,
-        }
+        Self { version: VERSION, date, fingerprint, trusted, context, machine, bandwidth, noise, models, beside }
     }
 
     /// Reads and checks a file.
@@ -290,8 +277,8 @@ pub(super) mod tests {
             threads: 1,
             weight_bytes: 1_000_000,
             decode: vec![point(1, one), point(2, one), point(4, 1.5 * one), point(8, 3.0 * one)],
-            extend: vec![point(4, 1.4 * one), point(16, 5.0 * one), point(64, 20.0 * one)],
-            cached: vec![point(1_024, 1.1 * one), point(4_096, 1.5 * one)],
+            extend: vec![point(4, 1.5 * one), point(16, 5.0 * one), point(64, 20.0 * one)],
+            cached: vec![point(1_024, 1.25 * one), point(4_096, 1.5 * one)],
         };
         let beside = |model: &str, other: &str, wall: f64| Beside {
             model: model.into(),
@@ -303,16 +290,14 @@ pub(super) mod tests {
             discarded: 0,
         };
         let machine = Machine { cpu: "A \"fast\" one".into(), cores: 2, isa: "avx2".into() };
-        Profile::new(
-            "2026-11-30T14:00:00Z".into(),
-            Trusted::Wall,
-            256,
-            machine,
-            Bandwidth { one_core_gb_s: 15.5, all_cores_gb_s: 29.25 },
-            Noise { limit: 0.1, samples: 40, discarded: 3, foreign: 0.042 },
-            vec![model("small", 6.0), model("large", 60.0)],
-            vec![beside("small", "large", 1.25), beside("large", "small", 1.1)],
-        )
+        let found = Measurement {
+            trusted: Trusted::Wall,
+            noise: Noise { limit: 0.1, samples: 40, discarded: 3, foreign: 0.042 },
+            models: vec![model("small", 6.0), model("large", 60.0)],
+            beside: vec![beside("small", "large", 1.25), beside("large", "small", 1.1)],
+        };
+        let bandwidth = Bandwidth { one_core_gb_s: 15.5, all_cores_gb_s: 29.25 };
+        Profile::new("2026-11-30T14:00:00Z".into(), 256, machine, bandwidth, found)
     }
 
     #[test]
@@ -330,8 +315,8 @@ pub(super) mod tests {
             ("cores = 2", "coers = 2", "coers"),
             ("rows = 1,", "rows = 3,", "decode must begin with rows = 1"),
             ("fed = 16", "fed = 4", "model \"small\": extend does not ascend"),
-            ("wall_ms = 6.6000", "wall_ms = nan", "cached has a time that is none, at 1024"),
-            ("wall_ms = 6.6000", "wall_ms = -1.0", "cached has a time"),
+            ("wall_ms = 7.5000", "wall_ms = nan", "cached has a time that is none, at 1024"),
+            ("wall_ms = 7.5000", "wall_ms = -1.0", "cached has a time"),
             ("name = \"large\"", "name = \"small\"", "two models are named \"small\""),
             ("other = \"small\"", "other = \"smal\"", "[[beside]] names \"large\" and \"smal\""),
             ("wall = 1.250", "wall = -1.0", "out of range"),
