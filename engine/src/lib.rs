@@ -43,7 +43,8 @@ pub use handle::{
 };
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
 pub use start::{
-    Checked, EngineConfig, EngineError, EngineModel, Hints, RouteConfig, check, start, start_hinted, start_wrapped,
+    Checked, EngineConfig, EngineError, EngineModel, Hints, RouteConfig, check, start, start_hinted,
+    start_wrapped,
 };
 pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;

@@ -34,8 +34,8 @@ use crate::ranks::Placed;
 use crate::status::EngineStatus;
 
 pub use check::{Checked, check};
-pub use probed::{context_len, prints};
 pub(crate) use probed::build_probed;
+pub use probed::{context_len, prints};
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
 const COMMAND_QUEUE: usize = 1024;

@@ -47,8 +47,8 @@ pub fn start(
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
     let hints = hints::of(config, &engine_config)?;
-    let engine = tokenrouter_engine::start_hinted(&engine_config, registry, &hints, wake)
-        .map_err(|e| refusal(&e))?;
+    let engine =
+        tokenrouter_engine::start_hinted(&engine_config, registry, &hints, wake).map_err(|e| refusal(&e))?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
     let routes: Vec<_> = engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect();

@@ -18,8 +18,8 @@ use crate::cli::tell;
 use crate::config::{Config, DeviceName, SetArgs};
 use crate::paint::emit;
 use crate::{demo, deploy};
-pub(crate) use file::Profile;
 use file::Bandwidth;
+pub(crate) use file::Profile;
 use machine::Machine;
 use measure::Plan;
 

@@ -32,15 +32,18 @@ impl ReadBuffer {
         let part = self.words.len().div_ceil(threads.max(1));
         let parts: Vec<&[u64]> = self.words.chunks(part).collect();
         let start = Barrier::new(parts.len());
+        let read = |part: &[u64]| {
+            start.wait();
+            let from = Instant::now();
+            std::hint::black_box(sum(part));
+            (from, Instant::now())
+        };
         let ends = std::thread::scope(|scope| {
-            let read = |part: &[u64]| {
-                start.wait();
-                let from = Instant::now();
-                std::hint::black_box(sum(part));
-                (from, Instant::now())
+            let started = |part| {
+                let read = &read;
+                scope.spawn(move || read(part))
             };
-            let read = &read;
-            let threads: Vec<_> = parts.iter().map(|words| scope.spawn(move || read(words))).collect();
+            let threads: Vec<_> = parts.iter().copied().map(started).collect();
             threads.into_iter().map(|thread| thread.join().ok()).collect::<Option<Vec<_>>>()
         })?;
         let first = ends.iter().map(|(from, _)| *from).min()?;

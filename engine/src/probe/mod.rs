@@ -20,10 +20,10 @@ use crate::rank::{head_mask, signal_flags};
 use crate::start::{EngineConfig, EngineError, Hints, build_probed};
 use crate::step::{RowSampling, SampleSpec, Step};
 
-pub use bandwidth::ReadBuffer;
 pub use crate::start::{context_len, prints};
-pub use clock::{CpuTime, process_time};
+pub use bandwidth::ReadBuffer;
 use clock::{Clocks, between};
+pub use clock::{CpuTime, process_time};
 
 /// The longest park between two looks for the end of a step: an unpark that was missed costs this much.
 const PARK: Duration = Duration::from_millis(50);
@@ -123,8 +123,8 @@ impl Probe {
         let pages = pages_of(room.first_row.max(room.tokens)) + room.rows * pages_of(room.tokens);
         let built = build_probed(config, registry, hints, pages)?;
         let helpers: Vec<i32> = built.helpers.iter().flatten().copied().collect();
-        let executor =
-            RankExecutor::cpu(built.models, Arc::new(move || unpark.unpark())).map_err(EngineError::Thread)?;
+        let executor = RankExecutor::cpu(built.models, Arc::new(move || unpark.unpark()))
+            .map_err(EngineError::Thread)?;
         // Threads name themselves when they start to run.
         let named = lane_threads(built.helpers.len(), &helpers);
         let lane = |(index, helpers): (usize, Vec<i32>)| Lane {

@@ -38,7 +38,8 @@ impl Core {
         let mut cursor = sub.queue.front();
         while let Some(slot) = cursor.filter(|_| batch.rows.len() < most) {
             kept = kept.saturating_sub(catch_up(self.table.at(slot), model));
-            let left = if has_seen_prompt(self.table.at(slot), model) { spare } else { spare.saturating_sub(kept) };
+            let left =
+                if has_seen_prompt(self.table.at(slot), model) { spare } else { spare.saturating_sub(kept) };
             let shaped = self.shape(slot, model, left, &batch.rows);
             let (request, links) = self.table.at_mut_linked(slot);
             // Only now: growing may have preempted the next in the queue.

@@ -121,7 +121,18 @@ impl Profile {
     ) -> Self {
         let Measurement { trusted, noise, models, beside } = found;
         let fingerprint = fingerprint(&machine, &models);
-        Self { version: VERSION, date, fingerprint, trusted, context, machine, bandwidth, noise, models, beside }
+        Self {
+            version: VERSION,
+            date,
+            fingerprint,
+            trusted,
+            context,
+            machine,
+            bandwidth,
+            noise,
+            models,
+            beside,
+        }
     }
 
     /// Reads and checks a file.
@@ -167,11 +178,16 @@ impl Profile {
 
     /// The file's text.
     pub(crate) fn to_toml(&self) -> String {
-        let mut out = String::from("# Written by `tokenrouter profile` (docs/profile.md). Times are medians in milliseconds.\n");
+        let mut out = String::from(
+            "# Written by `tokenrouter profile` (docs/profile.md). Times are medians in milliseconds.\n",
+        );
         // Writing to a string cannot fail.
         let _ = writeln!(out, "version = {}\ndate = \"{}\"", self.version, self.date);
         let _ = writeln!(out, "fingerprint = \"{}\"", self.fingerprint);
-        let _ = writeln!(out, "# \"wall\", or \"cpu\" when other work kept the cores busy: processor time of the busiest thread.");
+        let _ = writeln!(
+            out,
+            "# \"wall\", or \"cpu\" when other work kept the cores busy: processor time of the busiest thread."
+        );
         let trusted = if self.trusted == Trusted::Wall { "wall" } else { "cpu" };
         let _ = writeln!(out, "trusted = \"{trusted}\"\ncontext = {}\n", self.context);
         let m = &self.machine;
@@ -213,7 +229,11 @@ impl ModelProfile {
             "\n[[model]]\nname = {name}\nprint = {print}\nthreads = {}\nweight_bytes = {}",
             self.threads, self.weight_bytes
         );
-        let lists = [("decode", "rows", &self.decode), ("extend", "fed", &self.extend), ("cached", "tokens", &self.cached)];
+        let lists = [
+            ("decode", "rows", &self.decode),
+            ("extend", "fed", &self.extend),
+            ("cached", "tokens", &self.cached),
+        ];
         for (list, key, points) in lists {
             let _ = writeln!(out, "{list} = [");
             for p in points {

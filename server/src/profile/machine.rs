@@ -129,7 +129,10 @@ mod tests {
 
     #[test]
     fn a_processor_has_a_name() {
-        assert_eq!(cpu_name("processor : 0\nmodel name\t: Some CPU @ 2 GHz\n"), Some("Some CPU @ 2 GHz".into()));
+        assert_eq!(
+            cpu_name("processor : 0\nmodel name\t: Some CPU @ 2 GHz\n"),
+            Some("Some CPU @ 2 GHz".into())
+        );
         assert_eq!(cpu_name("processor : 0\n"), None);
         let here = Machine::here();
         assert!(here.cores > 0 && !here.cpu.is_empty() && !here.isa.is_empty(), "{here}");

@@ -91,8 +91,14 @@ pub(super) fn measure(probe: &mut Probe, plan: &Plan) -> Result<Measurement, Str
             let index = if round % 2 == 1 { tasks.len() - 1 - index } else { index };
             samples[index].push(sample(probe, plan, &tasks[index])?);
         }
-        let foreign = samples.iter().filter_map(|s| s.last()).map(|s| s.foreign).sum::<f64>() / tasks.len() as f64;
-        tell(&format!("round {} of {}: others took {:.0} % of the cores", round + 1, plan.rounds, 100.0 * foreign));
+        let foreign =
+            samples.iter().filter_map(|s| s.last()).map(|s| s.foreign).sum::<f64>() / tasks.len() as f64;
+        tell(&format!(
+            "round {} of {}: others took {:.0} % of the cores",
+            round + 1,
+            plan.rounds,
+            100.0 * foreign
+        ));
     }
     // What was never undisturbed gets another chance.
     for (task, taken) in tasks.iter().zip(&mut samples) {
@@ -110,7 +116,8 @@ fn tasks(probe: &Probe, plan: &Plan) -> Vec<Task> {
     let mut tasks = Vec::new();
     for (index, model) in probe.models().iter().enumerate() {
         let context = plan.context;
-        let mut alone = |kind: Kind, rows: Vec<(usize, usize)>| tasks.push(Task::Alone { model: index, kind, rows });
+        let mut alone =
+            |kind: Kind, rows: Vec<(usize, usize)>| tasks.push(Task::Alone { model: index, kind, rows });
         for &rows in ROWS.iter().filter(|rows| **rows <= model.max_rows.min(plan.rows)) {
             alone(Kind::Decode(rows), vec![(context, 1); rows]);
         }
@@ -288,7 +295,8 @@ mod tests {
     use super::*;
 
     fn samples(values: &[(f64, f64, f64)]) -> Vec<Sample> {
-        let sample = |&(wall, busy, foreign)| Sample { times: vec![Times { wall, busy, cpu: busy }], foreign };
+        let sample =
+            |&(wall, busy, foreign)| Sample { times: vec![Times { wall, busy, cpu: busy }], foreign };
         values.iter().map(sample).collect()
     }
 

@@ -221,12 +221,16 @@ mod tests {
     #[test]
     fn other_models_threads_and_machines_are_named() {
         let profile = pair();
-        let print = |name: &str, print: &str, threads| ModelPrint { name: name.into(), print: print.into(), threads };
+        let print =
+            |name: &str, print: &str, threads| ModelPrint { name: name.into(), print: print.into(), threads };
         let good = [print("small", "Shape-small", 1), print("large", "Shape-large", 1)];
         assert_eq!(profile.check_models(&good), Ok(()));
         for (wrong, expected) in [
             (print("larger", "Shape-large", 1), "no model \"larger\" (it has: small, large)"),
-            (print("large", "Shape-other", 1), "model \"large\" was measured as Shape-large, but it is Shape-other"),
+            (
+                print("large", "Shape-other", 1),
+                "model \"large\" was measured as Shape-large, but it is Shape-other",
+            ),
             (print("large", "Shape-large", 2), "measured with 1 threads, but it runs with 2"),
         ] {
             let error = profile.check_models(&[good[0].clone(), wrong]).expect_err(expected);

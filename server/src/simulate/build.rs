@@ -153,7 +153,10 @@ impl<'a> Devices<'a> {
         let asked = models.iter().filter(|m| m.latency_ms.is_none());
         let find = |model: &ModelSection| match profile {
             Some(profile) => profile.model(&model.name),
-            None => Err(format!("model \"{}\" has no latency_ms, and there is no profile (--profile)", model.name)),
+            None => Err(format!(
+                "model \"{}\" has no latency_ms, and there is no profile (--profile)",
+                model.name
+            )),
         };
         Ok(Self { profile, profiled: asked.map(find).collect::<Result<_, _>>()? })
     }
@@ -171,7 +174,8 @@ impl<'a> Devices<'a> {
 
     /// As serving begins with a profile; nothing unless all models are of it.
     fn measured(&self) -> Vec<Measured> {
-        let of = |profile: &Profile| self.profiled.iter().map(|m| profile.measured(m, &self.profiled)).collect();
+        let of =
+            |profile: &Profile| self.profiled.iter().map(|m| profile.measured(m, &self.profiled)).collect();
         self.profile.map(of).unwrap_or_default()
     }
 }

@@ -19,7 +19,9 @@ enum Rule {
     /// The policy holds until there is a plan.
     Planned(Policy, PlannerConfig),
     /// The threshold is tried out, with or without hold.
-    Best { hold: bool },
+    Best {
+        hold: bool,
+    },
 }
 
 /// Runs every row.
