@@ -78,8 +78,8 @@ fn cores_that_are_not_there_are_refused_by_name() {
 fn simulated(dir: &Path) {
     let scenario = "[[model]]\nname = \"small\"\n[[model]]\nname = \"large\"\n[router]\nname = \"matrix\"\n\
                     routing = [[0.65, 0.35], [1, 0]]\ncommit = [[1, 0], [1, 0]]\n[scheduling]\npolicy = \"eager\"\n\
-                    [workload]\narrivals = \"closed\"\nclients = 4\nprompt = 16\nanswer = 200\n\
-                    [run]\nwarm_up = 500\ntokens = 3_000\n";
+                    [workload]\narrivals = \"closed\"\nclients = 4\nprompt = 16\nanswer = 60\n\
+                    [run]\nwarm_up = 100\ntokens = 600\n";
     let file = dir.join("scenario.toml").display().to_string();
     std::fs::write(&file, scenario).expect("a scenario");
     let profile = dir.join("profile.toml").display().to_string();
