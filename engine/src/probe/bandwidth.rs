@@ -3,6 +3,8 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use super::clock::thread_time;
+
 /// Bytes that every core reads.
 pub struct ReadBuffer {
     words: Vec<u64>,
@@ -26,19 +28,21 @@ impl ReadBuffer {
         8 * self.words.len()
     }
 
-    /// Reads it once with so many threads, a part each: the time from the first that starts to the last that ends, or none
-    /// when a thread cannot be had.
+    /// Reads it once with so many threads, a part each, and returns the time of the slowest: processor time, in which waiting
+    /// for memory counts and waiting for a core does not, or the wall's where threads have no clock. None when a thread
+    /// cannot be had.
     pub fn read(&self, threads: usize) -> Option<Duration> {
         let part = self.words.len().div_ceil(threads.max(1));
         let parts: Vec<&[u64]> = self.words.chunks(part).collect();
         let start = Barrier::new(parts.len());
         let read = |part: &[u64]| {
             start.wait();
-            let from = Instant::now();
+            let (from, used) = (Instant::now(), thread_time());
             std::hint::black_box(sum(part));
-            (from, Instant::now())
+            let used = used.zip(thread_time()).map(|(from, to)| to.saturating_sub(from));
+            used.unwrap_or_else(|| from.elapsed())
         };
-        let ends = std::thread::scope(|scope| {
+        let times = std::thread::scope(|scope| {
             let started = |part| {
                 let read = &read;
                 scope.spawn(move || read(part))
@@ -46,9 +50,7 @@ impl ReadBuffer {
             let threads: Vec<_> = parts.iter().copied().map(started).collect();
             threads.into_iter().map(|thread| thread.join().ok()).collect::<Option<Vec<_>>>()
         })?;
-        let first = ends.iter().map(|(from, _)| *from).min()?;
-        let last = ends.iter().map(|(_, to)| *to).max()?;
-        Some(last - first)
+        times.into_iter().max()
     }
 }
 
