@@ -104,7 +104,7 @@ fn cache(c: &mut Criterion) {
             let layout = KvLayout { layers, kv_heads, head_dim, dtype, pages };
             let mut kv = KvArena::new(layout).expect("memory");
             // Memory that nobody wrote is one and the same page of zeros, which the first-level cache holds.
-            (0..pages as u32).for_each(|page| kv.poison_page(page));
+            (0..pages as u32).for_each(|page| kv.fill_page(page, 0x11));
             let row_pages: Vec<u32> = (0..pages as u32).collect();
             let tokens = StepTokens {
                 token_row: &[0],

@@ -4,6 +4,7 @@
 //! server talks to it through the [`EngineHandle`].
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod affinity;
 pub mod budget;
 pub mod comm;
 pub mod config;
@@ -24,6 +25,7 @@ pub mod weights;
 
 pub mod handle;
 mod planner;
+pub mod probe;
 mod rank;
 mod ranks;
 pub mod scores;
@@ -40,7 +42,10 @@ pub use handle::{
     RouteInfo, SendError,
 };
 pub use logprobs::{MAX_LOGPROBS, TokenLogprobs};
-pub use start::{Checked, EngineConfig, EngineError, EngineModel, RouteConfig, check, start, start_wrapped};
+pub use start::{
+    Checked, EngineConfig, EngineError, EngineModel, Hints, RouteConfig, check, start, start_hinted,
+    start_wrapped,
+};
 pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};

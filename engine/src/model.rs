@@ -35,6 +35,8 @@ pub struct Model {
     logit_rows: usize,
     /// Ends the waits for the other parts.
     stop: Option<Stop>,
+    /// Where the thread that runs its steps is bound; empty: nowhere.
+    cores: Vec<usize>,
 }
 
 impl Model {
@@ -202,6 +204,27 @@ impl Model {
     /// Pages of the cache.
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Writes small numbers all over the cache, so that reading it costs what it does when requests have filled it. For
+    /// measurements.
+    pub fn fill_cache(&mut self) {
+        /// Small, positive and neither denormal nor infinite, whatever the type.
+        const BYTE: u8 = 0x2e;
+        for page in 0..self.pages as u32 {
+            self.ops.kv_mut().fill_page(page, BYTE);
+        }
+    }
+
+    /// Binds the threads that run its steps to these cores; none: wherever the system puts them. Those of its worker group
+    /// are where they were started.
+    pub(crate) fn set_cores(&mut self, cores: &[usize]) {
+        self.cores = cores.to_vec();
+    }
+
+    /// The cores of the thread that runs its steps; empty: any.
+    pub(crate) fn cores(&self) -> &[usize] {
+        &self.cores
     }
 
     /// Fills a page of the cache with NaN. Freed pages are never read; tests prove it with this.

@@ -475,7 +475,7 @@ fn row_sampling(params: SamplingParams, eos_ids: &[u32], stop_ids: &[u32]) -> Ro
 }
 
 /// What a step computes for the routers that may read it.
-fn signal_flags(wanted: SignalSet) -> SignalFlags {
+pub(crate) fn signal_flags(wanted: SignalSet) -> SignalFlags {
     let pairs = [
         (SignalSet::ENTROPY, SignalFlags::ENTROPY),
         (SignalSet::TOP_K, SignalFlags::TOP_K),
@@ -488,6 +488,6 @@ fn signal_flags(wanted: SignalSet) -> SignalFlags {
 }
 
 /// The heads whose scores they read: bit `h` for head `h`.
-fn head_mask(wanted: SignalSet) -> u8 {
+pub(crate) fn head_mask(wanted: SignalSet) -> u8 {
     (0..MAX_HEADS).filter(|h| wanted.contains(SignalSet::score(*h))).fold(0, |mask, h| mask | 1 << h)
 }

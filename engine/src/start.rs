@@ -1,7 +1,9 @@
 //! From a configuration to a running engine: open every model, plan memory once, build, start the rank loops.
 
 mod check;
+mod probed;
 mod ranks;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,8 +14,8 @@ use std::thread::Thread;
 use tokenrouter_kernels::DType;
 use tokenrouter_scheduler::router::{ParamValue, Registry, Router, RouterError, RouterSpec, SignalSet};
 use tokenrouter_scheduler::{
-    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, ModelId, ModelLimits, Nanos, PAGE_TOKENS, PlanJob,
-    PlannerConfig, Policy,
+    ConfigError, Core, CoreConfig, Handoff, MAX_HEADS, Measured, ModelId, ModelLimits, Nanos, PAGE_TOKENS,
+    PlanJob, PlannerConfig, Policy,
 };
 
 use crate::budget::BudgetError;
@@ -32,6 +34,8 @@ use crate::ranks::Placed;
 use crate::status::EngineStatus;
 
 pub use check::{Checked, check};
+pub(crate) use probed::build_probed;
+pub use probed::{context_len, prints};
 
 /// Commands queued to the rank loop at most; the server answers 429 beyond.
 const COMMAND_QUEUE: usize = 1024;
@@ -48,7 +52,8 @@ pub struct EngineModel {
     pub name: String,
     /// Folder of the checkpoint.
     pub dir: PathBuf,
-    /// Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores evenly over the models.
+    /// Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores over the models in
+    /// proportion to their weights, at least one each.
     pub threads: usize,
     /// Most rows in one step.
     pub max_batch_rows: usize,
@@ -58,6 +63,22 @@ pub struct EngineModel {
     pub devices: Vec<usize>,
     /// Folders of its router heads, at most [`MAX_HEADS`](tokenrouter_scheduler::MAX_HEADS); the index is the head's.
     pub heads: Vec<PathBuf>,
+}
+
+/// What makes an engine faster and changes no answer. Lists have an entry per model; a shorter one says nothing about the
+/// rest.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// Step times that were measured on this machine.
+    pub measured: Vec<Measured>,
+    /// The cores that the threads of a model are bound to, on the CPU; empty: wherever the system puts them.
+    pub cores: Vec<Vec<usize>>,
+}
+
+impl Hints {
+    fn cores_of(&self, model: usize) -> &[usize] {
+        self.cores.get(model).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// A route: a router with its parameters under a served name.
@@ -151,6 +172,22 @@ pub enum EngineError {
     Config(ConfigError),
     /// The operating system refused a thread.
     Thread(std::io::Error),
+    /// The threads of a model cannot run on the cores that it was given.
+    Cores {
+        /// The model's name.
+        model: String,
+        /// The cores.
+        cores: Vec<usize>,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The budget does not hold the cache that a measurement needs.
+    Room {
+        /// Tokens that it needs.
+        needed: usize,
+        /// Tokens that the budget holds.
+        has: usize,
+    },
     /// No model is configured, or too many for the scheduler.
     Models(usize),
 }
@@ -172,6 +209,12 @@ impl std::fmt::Display for EngineError {
             ),
             EngineError::Config(e) => e.fmt(f),
             EngineError::Thread(e) => write!(f, "a thread could not be started: {e}"),
+            EngineError::Cores { model, cores, error } => {
+                write!(f, "model \"{model}\": its threads cannot run on cores {cores:?}: {error}")
+            }
+            EngineError::Room { needed, has } => {
+                write!(f, "the measurement needs a cache of {needed} tokens, and the budget holds {has}")
+            }
             EngineError::Models(n) => write!(f, "{n} models are configured; at least one is needed"),
         }
     }
@@ -189,7 +232,20 @@ pub fn start(
     registry: &Registry,
     wake: Box<dyn Fn() + Send + Sync>,
 ) -> Result<EngineHandle, EngineError> {
-    start_wrapped(config, registry, wake, |executor| executor)
+    start_hinted(config, registry, &Hints::default(), wake)
+}
+
+/// As [`start`], with what is known about the machine.
+///
+/// # Errors
+/// As `start`, and [`EngineError::Cores`].
+pub fn start_hinted(
+    config: &EngineConfig,
+    registry: &Registry,
+    hints: &Hints,
+    wake: Box<dyn Fn() + Send + Sync>,
+) -> Result<EngineHandle, EngineError> {
+    start_with(config, registry, hints, wake, |executor| executor)
 }
 
 /// As [`start`], with an executor of the caller's around the engine's: tests let steps fail, hang and break there.
@@ -202,15 +258,25 @@ pub fn start_wrapped(
     wake: Box<dyn Fn() + Send + Sync>,
     wrap: impl FnOnce(Box<dyn Executor>) -> Box<dyn Executor>,
 ) -> Result<EngineHandle, EngineError> {
+    start_with(config, registry, &Hints::default(), wake, wrap)
+}
+
+fn start_with(
+    config: &EngineConfig,
+    registry: &Registry,
+    hints: &Hints,
+    wake: Box<dyn Fn() + Send + Sync>,
+    wrap: impl FnOnce(Box<dyn Executor>) -> Box<dyn Executor>,
+) -> Result<EngineHandle, EngineError> {
     config.device.check().map_err(EngineError::Device)?;
     let open = open_models(config)?;
     let placement = ranks::place(config, &open)?;
-    let options: Vec<ModelOptions> = model_options(config, &open);
+    let options: Vec<ModelOptions> = model_options(config, &open, hints);
     let routes = build_routes(config, registry, &open)?;
     check_heads(config, &open, &routes)?;
     // The caches come before the scheduler: a budget that the machine does not have is refused by the one large
     // allocation, before a table of its pages is made.
-    let built = ranks::build_ranks(config, &placement, &open, &options)?;
+    let built = ranks::build_ranks(config, &placement, &open, &options, hints)?;
     let info = engine_info(config, &open, &options, (built.pages, built.plan_table), &routes);
 
     let status = Arc::new(EngineStatus::default());
@@ -227,6 +293,7 @@ pub fn start_wrapped(
     };
     let core = Core::new(core_config(config, &info, built.pages), routes)
         .map_err(EngineError::Config)?
+        .measured(&hints.measured)
         .exclusive(&placement.exclusive())
         .on_peer_loss(config.faults.on_peer_loss);
     let placed = built.graph_keys.into_iter().zip(&options).enumerate().map(|(model, (graph, options))| {
@@ -278,9 +345,10 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
     config.models.iter().map(open).collect()
 }
 
-fn model_options(config: &EngineConfig, open: &[OpenModel]) -> Vec<ModelOptions> {
+fn model_options(config: &EngineConfig, open: &[OpenModel], hints: &Hints) -> Vec<ModelOptions> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let share = (cores / config.models.len()).max(1);
+    let weights: Vec<u64> = open.iter().map(OpenModel::weight_bytes).collect();
+    let shares = threads::shares(cores, &weights);
     // One context length for all: a request that fits, fits on every model.
     let asked = if config.context_len == 0 { usize::MAX } else { config.context_len };
     let context_len = open.iter().map(|m| m.config().context_len(asked)).min().unwrap_or(1);
@@ -289,15 +357,19 @@ fn model_options(config: &EngineConfig, open: &[OpenModel]) -> Vec<ModelOptions>
     // Nor must a token that says "defer" (Co-LLM) be written by anybody.
     let masked = open.iter().filter_map(OpenModel::first_masked_id).min();
     let real_vocab = masked.map_or(vocab, |id| vocab.min(id as usize));
-    let options = |m: &EngineModel| ModelOptions {
-        threads: if m.threads == 0 { share } else { m.threads },
+    let options = |(index, m): (usize, &EngineModel)| ModelOptions {
+        threads: match (m.threads, hints.cores_of(index).len()) {
+            (0, 0) => shares[index],
+            (0, cores) => cores,
+            (threads, _) => threads,
+        },
         max_batch_rows: m.max_batch_rows,
         max_step_tokens: m.max_step_tokens,
         kv_dtype: config.kv_dtype,
         real_vocab,
         context_len,
     };
-    config.models.iter().map(options).collect()
+    config.models.iter().enumerate().map(options).collect()
 }
 
 fn engine_info(

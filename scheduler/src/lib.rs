@@ -59,6 +59,7 @@ mod estimate;
 mod event;
 mod ids;
 mod ledger;
+mod measured;
 mod online;
 mod pages;
 mod pilot;
@@ -82,6 +83,7 @@ pub use crate::ids::{
     MAX_MODELS, ModelId, ModelIter, ModelSet, Nanos, PAGE_TOKENS, PageId, RequestId, RouteId,
 };
 pub use crate::ledger::Terminals;
+pub use crate::measured::Measured;
 pub use crate::online::{Calibrator, Purse};
 pub use crate::pages::PageCounts;
 pub use crate::pilot::{ModelStatus, PlannerConfig, PlannerStatus};

@@ -34,6 +34,7 @@ fn pair(clients: usize) -> ServingSpec {
             handoff: Handoff::default(),
         },
         devices: vec![device(6.0), device(27.9)],
+        measured: vec![],
         workload: Workload {
             arrivals: Arrivals::Closed(clients),
             prompt: Length::Constant(4),

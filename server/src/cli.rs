@@ -10,7 +10,7 @@ use tokenrouter_scheduler::router::Registry;
 
 use crate::config::{Config, DeviceName, LogFormat, Overrides, SetArgs};
 use crate::{
-    calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, serve, simulate,
+    calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, profile, serve, simulate,
 };
 
 /// Serving system for token-level LLM routing.
@@ -42,6 +42,8 @@ enum CliCommand {
     Calibrate(calibrate::CalibrateArgs),
     /// Compute the throughput of delayed batching for every threshold, and the best ones.
     Plan(plan::PlanArgs),
+    /// Measure how long the steps of the models take on this machine, for the planner, `plan` and `simulate`.
+    Profile(profile::ProfileArgs),
     /// Simulate a service: the scheduler over virtual devices and clients, measured.
     Simulate(simulate::SimulateArgs),
     /// Turn a published router (R2R .pt, CITER .pth, Co-LLM checkpoint or row) into a router folder.
@@ -138,6 +140,7 @@ fn run_command(command: CliCommand, device: Option<DeviceName>, registry: &Regis
         CliCommand::Generate(args) => generate::run(&args, device, registry),
         CliCommand::Eval(args) => eval::run(&args, device, registry),
         CliCommand::Calibrate(args) => calibrate::run(&args, device, registry),
+        CliCommand::Profile(args) => profile::run(&args, device, registry),
         // These run no model.
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),

@@ -2,6 +2,7 @@
 
 mod chat;
 mod check;
+mod hints;
 mod routes;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,6 +20,7 @@ use crate::sources;
 use crate::text::{TextModel, check_pair};
 
 pub use check::{Checked, check};
+pub(crate) use hints::{context_limit, engine_parts};
 
 /// A started deployment without sockets.
 pub struct Deployment {
@@ -44,7 +46,9 @@ pub fn start(
     let config = &sources::resolve(config)?;
     let text = load_text(config)?;
     let engine_config = engine_config(config, &text)?;
-    let engine = tokenrouter_engine::start(&engine_config, registry, wake).map_err(|e| refusal(&e))?;
+    let hints = hints::of(config, &engine_config)?;
+    let engine =
+        tokenrouter_engine::start_hinted(&engine_config, registry, &hints, wake).map_err(|e| refusal(&e))?;
     let text = Arc::new(text);
     let names = engine.info.routes.iter().map(|r| r.name.clone()).collect();
     let routes: Vec<_> = engine.info.routes.iter().map(|r| served_route(r, &engine.info.models)).collect();

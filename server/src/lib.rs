@@ -26,6 +26,7 @@ pub mod net;
 pub mod pages;
 pub mod paint;
 pub mod plan;
+pub mod profile;
 mod progress;
 pub mod serve;
 pub mod simulate;

@@ -2,6 +2,7 @@
 
 mod report;
 mod svg;
+mod tables;
 
 use std::path::PathBuf;
 
@@ -25,8 +26,11 @@ pub struct PlanArgs {
     #[arg(long, value_name = "[[C]]")]
     pub commit: String,
     /// Step time of every model in milliseconds, comma-separated.
-    #[arg(long, value_name = "L0,L1,...", allow_hyphen_values = true)]
-    pub latency_ms: String,
+    #[arg(long, value_name = "L0,L1,...", allow_hyphen_values = true, required_unless_present = "profile")]
+    pub latency_ms: Option<String>,
+    /// Step times by the size of the batch, from a file of `tokenrouter profile`: of its models in their order.
+    #[arg(long, value_name = "FILE", conflicts_with = "latency_ms")]
+    pub profile: Option<PathBuf>,
     /// Concurrent requests.
     #[arg(long, value_name = "N")]
     pub requests: u32,
@@ -37,9 +41,10 @@ pub struct PlanArgs {
     /// quanta per shortest step.
     #[arg(long, value_name = "MS", allow_negative_numbers = true)]
     pub quantum_ms: Option<f64>,
-    /// How many times slower every step is while two or more models run.
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    pub slowdown: f64,
+    /// How many times slower every step is while two or more models run; without it, the mean of the profile's models, or
+    /// 1.
+    #[arg(long, allow_negative_numbers = true)]
+    pub slowdown: Option<f64>,
     /// Evaluate all threshold vectors, however many (up to 10,000); above 200 the default is a climb from the closed
     /// form.
     #[arg(long)]
@@ -87,16 +92,27 @@ pub fn run(args: &PlanArgs) -> Result<(), String> {
 }
 
 fn compute(args: &PlanArgs) -> Result<Plan, String> {
-    let latency_ms = latencies(&args.latency_ms)?;
+    let routing = matrix("--routing", &args.routing)?;
+    let commit = matrix("--commit", &args.commit)?;
+    let measured = args.profile.as_deref().map(|path| tables::read(path, &routing, &commit, args.requests));
+    let measured = measured.transpose()?;
+    let latency_ms = match (&measured, &args.latency_ms) {
+        (Some(measured), _) => measured.of_one_row(),
+        (None, given) => latencies(given.as_deref().unwrap_or_default())?,
+    };
+    let slowdown = args.slowdown.or(measured.as_ref().map(|m| m.slowdown)).unwrap_or(1.0);
     let grid = match args.quantum_ms {
         Some(quantum) => Grid::with_quantum(&latency_ms, quantum),
         None => Grid::automatic(&latency_ms),
     }
     .map_err(|e| e.to_string())?;
     let system = System::new(SystemSpec {
-        routing: matrix("--routing", &args.routing)?,
-        commit: matrix("--commit", &args.commit)?,
-        steps: StepQuanta::Constant(grid.steps.clone()),
+        routing,
+        commit,
+        steps: match &measured {
+            Some(measured) => StepQuanta::ByBatch(measured.quanta(grid.quantum_ms)),
+            None => StepQuanta::Constant(grid.steps.clone()),
+        },
         quantum_ms: grid.quantum_ms,
         requests: args.requests,
         entry: args.entry,
@@ -105,12 +121,12 @@ fn compute(args: &PlanArgs) -> Result<Plan, String> {
     let feasible = count_feasible(system.models(), system.requests());
     let limits = Limits { states: args.max_states, vectors: MOST_VECTORS };
     let table = if args.all || feasible.is_some_and(|count| count <= ALL_UP_TO) {
-        search_all(&system, args.slowdown, limits)
+        search_all(&system, slowdown, limits)
     } else {
-        search_climbing(&system, args.slowdown, limits)
+        search_climbing(&system, slowdown, limits)
     }
     .map_err(advise)?;
-    Ok(Plan { table, grid, latency_ms, requests: args.requests, slowdown: args.slowdown, feasible })
+    Ok(Plan { table, grid, latency_ms, requests: args.requests, slowdown, feasible })
 }
 
 /// The refusal, with the flag that helps.

@@ -1,6 +1,7 @@
 //! `tokenrouter simulate`: a scenario file on the scheduler's performance simulator.
 
 mod build;
+mod grid;
 mod policy;
 mod report;
 mod routers;
@@ -11,10 +12,8 @@ mod workload;
 use std::path::PathBuf;
 
 use tokenrouter_scheduler::router::Registry;
-use tokenrouter_scheduler::sim::serving::{Report, serve};
-use tokenrouter_scheduler::{PlannerConfig, Policy};
+use tokenrouter_scheduler::sim::serving::Report;
 
-use crate::config::AUTO;
 use crate::paint::emit;
 use build::Scenario;
 
@@ -33,14 +32,30 @@ pub struct SimulateArgs {
     /// Overrides [scheduling]; may be given several times, for a row each on the same draws. A name, or with its
     /// number: `auto`, `eager`, `threshold=5`, `threshold+hold=5`, `threshold+hold=5,3` (B, H), `exclusive=6`,
     /// `lookahead=1.1`.
+    /// `threshold=best` and `threshold+hold=best` try every threshold and take the best.
     #[arg(long = "policy", value_name = "NAME[=N]")]
     pub policies: Vec<String>,
+    /// Overrides scheduling.handoff: `resume` or `readmit`; with several, a row each.
+    #[arg(long = "handoff", value_name = "NAME", value_delimiter = ',')]
+    pub handoffs: Vec<String>,
+    /// Overrides workload.clients of a closed loop; with several numbers, a row each.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub clients: Vec<usize>,
+    /// Step times measured by `tokenrouter profile`, for the models that have no latency_ms; overrides
+    /// scheduling.profile.
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
 }
 
-/// One policy's outcome.
+/// One row's outcome.
 struct Outcome {
-    /// As the user wrote it.
+    /// The policy as the user wrote it.
     policy: String,
+    /// What tells the row from others of this policy; empty when nothing does.
+    label: String,
+    /// Clients of a closed loop.
+    clients: Option<usize>,
+    handoff: &'static str,
     report: Report,
 }
 
@@ -52,36 +67,10 @@ pub fn run(args: &SimulateArgs, registry: &Registry) -> Result<(), String> {
     let named = |problem: String| format!("{}: {problem}", args.file.display());
     let text = std::fs::read_to_string(&args.file).map_err(|e| named(e.to_string()))?;
     let base = args.file.parent().unwrap_or(std::path::Path::new(""));
-    let mut scenario = Scenario::parse(&text, base, registry).map_err(named)?;
+    let mut scenario = Scenario::parse(&text, base, args.profile.as_deref(), registry).map_err(named)?;
     scenario.spec.seed = args.seed.unwrap_or(scenario.spec.seed);
-    let mut outcomes = Vec::new();
-    for (name, policy, planner) in policies(args, &scenario)? {
-        (scenario.spec.config.policy, scenario.spec.config.planner) = (policy, planner);
-        let routes = scenario.routes(registry).map_err(named)?;
-        let report = serve(&scenario.spec, routes).map_err(|e| named(format!("policy {name}: {e}")))?;
-        outcomes.push(Outcome { policy: name, report });
-    }
+    let outcomes = grid::run(args, &mut scenario, registry).map_err(named)?;
     let shown =
         if args.json { report::json(args, &scenario, &outcomes) } else { report::text(&scenario, &outcomes) };
     emit(&shown)
-}
-
-/// A policy with its name, and the planner that goes with it.
-type Named = (String, Policy, Option<PlannerConfig>);
-
-/// The policies to run: those asked for, or the file's.
-fn policies(args: &SimulateArgs, scenario: &Scenario) -> Result<Vec<Named>, String> {
-    let config = &scenario.spec.config;
-    if args.policies.is_empty() {
-        return Ok(vec![(scenario.policy_name.clone(), config.policy.clone(), config.planner)]);
-    }
-    let parse = |text: &String| {
-        if text == AUTO {
-            let planner = config.planner.unwrap_or_default();
-            return Ok((text.clone(), Policy::default(), Some(planner)));
-        }
-        let policy = policy::parse(text).map_err(|e| format!("--policy {text}: {e}"))?;
-        Ok((text.clone(), policy, None))
-    };
-    args.policies.iter().map(parse).collect()
 }

@@ -11,6 +11,7 @@ use tokenrouter_scheduler::ModelId;
 
 use super::step::{Scratch, run_step};
 use super::{Notify, RankExecutor};
+use crate::affinity;
 use crate::comm::Stop;
 use crate::model::Model;
 use crate::ranks::{LaunchRecord, Placed, Rank, RankDevice, RankDone, Room};
@@ -173,6 +174,10 @@ fn run_lane(
     ended: &flume::Sender<RankDone>,
     wake: &OnceLock<Notify>,
 ) {
+    if let Err(error) = affinity::pin(model.cores()) {
+        // The cores were there when its worker group was started on them; elsewhere the steps are right, too.
+        tracing::warn!("the thread of a model cannot be bound to its cores: {error}");
+    }
     let mut scratch = Scratch::new(&model);
     while let Ok(record) = inbox.recv() {
         let mut room = if model.samples() { record.take_room() } else { Room::default() };

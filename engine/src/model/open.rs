@@ -274,6 +274,7 @@ impl OpenModel {
             logit_cols,
             logit_rows: 0,
             stop,
+            cores: Vec::new(),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tokenrouter_scheduler::router::Registry;
 
-use super::{EngineConfig, EngineError, ranks};
+use super::{EngineConfig, EngineError, Hints, ranks};
 use crate::budget::show_bytes;
 use crate::device::DeviceKind;
 use crate::handle::RouteInfo;
@@ -27,7 +27,7 @@ pub struct Checked {
 pub fn check(config: &EngineConfig, registry: &Registry) -> Result<Checked, EngineError> {
     let open = super::open_models(config)?;
     let placement = ranks::place(config, &open)?;
-    let options = super::model_options(config, &open);
+    let options = super::model_options(config, &open, &Hints::default());
     let routes = super::build_routes(config, registry, &open)?;
     super::check_heads(config, &open, &routes)?;
     let (plan, pages) = match config.device {

@@ -3,7 +3,8 @@
 //! On the CPU the plan comes first, a sum over all parts under one budget, and the caches are allocated by it. On GPUs
 //! weights and graphs come first, and the plan is made of what they leave on every device.
 
-use super::{EngineConfig, EngineError, EngineModel};
+use super::{EngineConfig, EngineError, EngineModel, Hints};
+use crate::affinity;
 use crate::budget;
 #[cfg(feature = "cuda-host")]
 use crate::cuda::{self, CudaRank, DeviceUse, PlacedModel};
@@ -61,9 +62,10 @@ pub(super) fn build_ranks(
     placement: &Placement,
     open: &[OpenModel],
     options: &[ModelOptions],
+    hints: &Hints,
 ) -> Result<Built, EngineError> {
     match &config.device {
-        DeviceKind::Cpu => build_cpu(config, placement, open, options),
+        DeviceKind::Cpu => build_cpu(config, placement, open, options, hints),
         #[cfg(feature = "cuda-host")]
         DeviceKind::Cuda(cuda) => build_cuda(config, cuda, placement, open, options),
         // Without the feature this says why.
@@ -77,17 +79,42 @@ fn build_cpu(
     placement: &Placement,
     open: &[OpenModel],
     options: &[ModelOptions],
+    hints: &Hints,
 ) -> Result<Built, EngineError> {
     let plan = plan_memory(config, placement, open, options)?;
-    let mut models = Vec::with_capacity(open.len());
-    for (index, ((named, model), options)) in config.models.iter().zip(open).zip(options).enumerate() {
-        let parts = build_parts(model, options, plan.pages, placement.devices(index))
-            .map_err(|error| EngineError::Load { model: named.name.clone(), error })?;
-        models.push(CpuModel { parts, limits: step_limits(options) });
-    }
+    let build = |(index, (named, model)): (usize, (&EngineModel, &OpenModel))| {
+        let at = Place { devices: placement.devices(index), cores: hints.cores_of(index) };
+        build_cpu_model(&named.name, model, &options[index], plan.pages, at)
+    };
+    let models: Vec<CpuModel> =
+        config.models.iter().zip(open).enumerate().map(build).collect::<Result<_, _>>()?;
     let graph_keys = models.iter().map(|_| Box::new(|_: &_| Err(NoGraph::Off)) as GraphKey).collect();
     let ranks = CpuRank::all(models).map_err(EngineError::Thread)?;
     Ok(Built { ranks, graph_keys, pages: plan.pages, plan_table: plan.to_string() })
+}
+
+/// Where a model runs on the CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) devices: &'a [usize],
+    pub(super) cores: &'a [usize],
+}
+
+/// One model, its threads started where they belong.
+pub(super) fn build_cpu_model(
+    name: &str,
+    model: &OpenModel,
+    options: &ModelOptions,
+    pages: usize,
+    place: Place<'_>,
+) -> Result<CpuModel, EngineError> {
+    let cores = place.cores;
+    let refuse = |error| EngineError::Cores { model: name.to_owned(), cores: cores.to_vec(), error };
+    let mut parts = affinity::within(cores, || build_parts(model, options, pages, place.devices))
+        .map_err(refuse)?
+        .map_err(|error| EngineError::Load { model: name.to_owned(), error })?;
+    parts.iter_mut().for_each(|(_, part)| part.set_cores(cores));
+    Ok(CpuModel { parts, limits: step_limits(options) })
 }
 
 #[cfg(feature = "cuda-host")]

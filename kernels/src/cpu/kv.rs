@@ -103,10 +103,20 @@ impl KvArena {
     /// # Panics
     /// When there is no such page.
     pub fn poison_page(&mut self, page: u32) {
+        // All bits set is a NaN in every storage type.
+        self.fill_page(page, 0xff);
+    }
+
+    /// Writes `byte` all over a page: memory that was never written is not there, and reading it costs nothing. For
+    /// measurements.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    pub fn fill_page(&mut self, page: u32, byte: u8) {
         assert!((page as usize) < self.layout.pages, "page {page} of {}", self.layout.pages);
         let bytes = self.memory.len() / self.layout.pages;
-        // SAFETY: the page lies in the arena; all bits set is a NaN in every storage type.
-        unsafe { self.start.add(page as usize * bytes).write_bytes(0xff, bytes) }
+        // SAFETY: the page lies in the arena, and any bits are a value of every storage type.
+        unsafe { self.start.add(page as usize * bytes).write_bytes(byte, bytes) }
     }
 
     /// The stored vector of one token: layer, kv head, K (or V), absolute page and slot. For tests

@@ -22,18 +22,25 @@ impl Core {
     /// Forms a batch from the front of the model's queue and puts it in flight; false when no row could run.
     ///
     /// Rows come in queue order, as many as the row limit and the token limit (one token each) allow. What is left
-    /// of the token limit goes to the rows in the same order, so a long prompt is cut into chunks while the rows
-    /// behind it still advance by a token. Passed over, and first in line next time: a row whose shared page is being
+    /// of the token limit goes first to rows that *catch up* (they have seen their prompt, and feed what other models
+    /// wrote since), then to prompts, each in queue order: a long prompt is cut into chunks, and those who wait for
+    /// their next token do not wait for it as well. Every row advances by a token at least. Passed over, and first in line next time: a row whose shared page is being
     /// written by another row of this batch that was cut within it, and a row for which there is no page.
     pub(super) fn form(&mut self, model: ModelId, now: Nanos) -> bool {
         let sub = &mut self.subservers[model.index()];
         let limits = sub.limits;
         let most = sub.queue.len().min(sub.most_rows());
         let mut spare = limits.max_step_tokens - most;
+        // What the rows behind will need to catch up; a prompt leaves it to them.
+        let owed = |slot: usize| catch_up(self.table.at(slot), model);
+        let mut kept: usize = sub.queue.iter(&self.table.links).take(most).map(owed).sum();
         let mut batch = sub.open();
         let mut cursor = sub.queue.front();
         while let Some(slot) = cursor.filter(|_| batch.rows.len() < most) {
-            let shaped = self.shape(slot, model, spare, &batch.rows);
+            kept = kept.saturating_sub(catch_up(self.table.at(slot), model));
+            let left =
+                if has_seen_prompt(self.table.at(slot), model) { spare } else { spare.saturating_sub(kept) };
+            let shaped = self.shape(slot, model, left, &batch.rows);
             let (request, links) = self.table.at_mut_linked(slot);
             // Only now: growing may have preempted the next in the queue.
             cursor = links.after(slot);
@@ -78,6 +85,19 @@ impl Core {
         let request = self.table.id(slot);
         Some((Row { request, start: at as u32, len: len as u32, samples: len == unseen }, reads))
     }
+}
+
+/// Whether the model has the whole prompt of the request in its cache.
+fn has_seen_prompt(request: &Request, model: ModelId) -> bool {
+    request.watermarks[model.index()] >= request.prompt_len
+}
+
+/// The tokens beside the first that a row feeds which has seen its prompt; 0 for others.
+fn catch_up(request: &Request, model: ModelId) -> usize {
+    if !has_seen_prompt(request, model) {
+        return 0;
+    }
+    (request.tokens.len() - 1).saturating_sub(request.watermarks[model.index()] as usize)
 }
 
 /// The tokens of the prompt that a row feeds.

@@ -8,6 +8,7 @@ mod overlap;
 mod steps;
 
 use crate::ids::{ModelId, Nanos};
+use crate::measured::Measured;
 use moves::Moves;
 pub(crate) use overlap::{Overlap, Spent};
 use steps::StepTimes;
@@ -25,6 +26,11 @@ pub(crate) struct Estimates {
 impl Estimates {
     pub(crate) fn new(models: usize) -> Self {
         Self { models: vec![(StepTimes::new(), Moves::new()); models], decisions: 0, changed: None }
+    }
+
+    /// Begins with what was measured of a model.
+    pub(crate) fn seed(&mut self, model: ModelId, measured: &Measured) {
+        self.models[model.index()].0.seed(measured);
     }
 
     /// A step of `rows` rows and `fed` tokens, `prompt` of them of prompts, took `spent`.

@@ -20,6 +20,8 @@
 //! *Changes.* The last few times are compared with the level. When they are off by three standard errors (and 5 %),
 //! and the next steps too, the level jumps there.
 
+mod seed;
+
 use crate::estimate::overlap::Spent;
 use crate::ids::Nanos;
 
@@ -108,6 +110,8 @@ pub(crate) struct StepTimes {
     raised_by_outlier: bool,
     age: u64,
     total: u64,
+    /// It began with measured times.
+    seeded: bool,
 }
 
 impl StepTimes {
@@ -130,6 +134,7 @@ impl StepTimes {
             raised_by_outlier: false,
             age: 0,
             total: 0,
+            seeded: false,
         }
     }
 

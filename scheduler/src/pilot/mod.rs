@@ -19,7 +19,7 @@ pub use status::{ModelStatus, PlannerStatus};
 
 /// Decisions of a model before its routing is planned with.
 const ENOUGH_DECISIONS: u64 = 60;
-/// Steps of a model, in all, before their times are planned with.
+/// Steps of a model, in all, before their times are planned with, unless they were measured before.
 const ENOUGH_STEPS: u64 = 3;
 /// The state is looked at every so many decisions.
 const LOOK_EVERY: u64 = 10;
@@ -419,7 +419,7 @@ pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) 
         // A model that everybody leaves at once shows it soon; one with a choice needs a sample of it.
         let chooses = ids().filter(|&to| moves.share(to) > 0.0).count() > 1;
         if moves.age() < if chooses || from == entry { ENOUGH_DECISIONS } else { ENOUGH_STEPS }
-            || steps.total() < ENOUGH_STEPS
+            || (steps.total() < ENOUGH_STEPS && !steps.is_seeded())
         {
             return None;
         }

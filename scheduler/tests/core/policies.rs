@@ -172,3 +172,14 @@ fn an_excluded_model_waits_without_a_guard() {
     assert_eq!(rig.launch(), [A]);
     assert_eq!(rig.core.counters().guard_launches, 0);
 }
+
+/// `tokenrouter profile` measures a model before it serves: the estimates begin with that.
+#[test]
+fn measured_step_times_are_there_before_the_first_step() {
+    let large = Measured { steps: vec![(1, 60), (2, 62), (4, 80), (8, 140)], slowdown: 1.5 };
+    let core = Rig::new(config(2)).core.measured(&[Measured::default(), large]);
+    let status = core.planner_status();
+    assert!(status.models[0].latency.is_empty());
+    assert_eq!(status.models[1].latency, [(1, 60), (2, 62), (4, 80), (8, 140)]);
+    assert!((status.models[1].slowdown - 1.5).abs() < 0.01, "{}", status.models[1].slowdown);
+}

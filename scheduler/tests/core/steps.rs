@@ -92,6 +92,32 @@ fn chunks_also_cut_what_a_peer_has_missed() {
     assert_eq!(rig.rows(B), [(0, 8, 1, true)]);
 }
 
+/// Two requests have been at B and come back with three unseen tokens each, behind a new one with a long prompt: they
+/// are answered in this step, and the prompt gets the rest of it. (A fault: the prompt took all and left one token each,
+/// so both waited for the end of the prompt.)
+#[test]
+fn who_catches_up_does_not_wait_for_a_prompt() {
+    let mut rig = Rig::new(limits(4, 10));
+    for _ in 0..2 {
+        rig.submit(request(2, 20));
+    }
+    rig.step(A, &[keep(5, B), keep(5, B)]);
+    rig.step(B, &[keep(6, A), keep(6, A)]);
+    rig.submit(request(9, 20));
+    // The newcomer goes to B at once, the others stay at A meanwhile; who runs goes behind who was handed off.
+    rig.launch();
+    assert_eq!(rig.rows(A), [(0, 2, 2, true), (1, 2, 2, true), (2, 0, 6, false)]);
+    rig.complete(A, &[stay(7), stay(7), stay(0)]);
+    rig.launch();
+    rig.complete(A, &[keep(8, B), keep(9, B), keep(5, B)]);
+    rig.launch();
+    let rows = rig.rows(B);
+    let of = |slot: usize| rows.iter().find(|row| row.0 == slot).copied();
+    assert_eq!(of(2), Some((2, 0, 4, false)), "{rows:?}");
+    assert_eq!([of(0), of(1)], [Some((0, 3, 3, true)), Some((1, 3, 3, true))], "{rows:?}");
+    assert_eq!(rig.core.batch(B).unwrap().fed_tokens, 10);
+}
+
 #[test]
 fn models_run_side_by_side_and_one_batch_each() {
     let mut rig = Rig::new(config(2));

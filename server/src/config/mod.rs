@@ -34,7 +34,7 @@ pub use reference::reference;
 pub use routing::{RouteSection, RouterSection};
 pub(crate) use routing::{Routed, param};
 pub use scheduling::SchedulingSection;
-pub(crate) use scheduling::{AUTO, handoff_name};
+pub(crate) use scheduling::{AUTO, handoff_from, handoff_name};
 pub use sections::{
     BudgetSection, ChatSection, FaultsSection, HubSection, LogFormat, LogSection, ModelSection, OnPeerLoss,
     ReasoningField, ReasoningParser, RequestLimitsSection, ServerSection, ThresholdLimit, ToolParser,

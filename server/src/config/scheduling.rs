@@ -1,5 +1,7 @@
 //! The `[scheduling]` section: which policy launches steps, and its parameters.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 use tokenrouter_scheduler::router::closest;
 use tokenrouter_scheduler::{CountTable, Handoff, PlannerConfig, Policy, PolicySpec, SpecError, Thresholds};
@@ -32,6 +34,8 @@ pub struct SchedulingSection {
     /// The most that the 99th percentile of the time between two tokens of a request may be, in milliseconds, as far
     /// as a plan can help it. Read by `auto`.
     pub p99_inter_token_ms: Option<f64>,
+    /// Step times measured on this machine.
+    pub profile: Option<PathBuf>,
 }
 
 impl Default for SchedulingSection {
@@ -43,6 +47,7 @@ impl Default for SchedulingSection {
             alpha: None,
             p99_inter_token_ms: None,
             handoff: handoff_name(Handoff::default()).into(),
+            profile: None,
         }
     }
 }
@@ -112,13 +117,21 @@ impl SchedulingSection {
     /// # Errors
     /// One line that names the key and what would be right.
     pub fn handoff(&self) -> Result<Handoff, String> {
-        let named = HANDOFFS.into_iter().find(|handoff| handoff_name(*handoff) == self.handoff);
-        named.ok_or_else(|| {
-            let near = closest(&self.handoff, HANDOFFS.into_iter().map(handoff_name));
-            let hint = near.map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
-            format!("scheduling.handoff is \"{}\"; it must be resume or readmit{hint}", self.handoff)
-        })
+        handoff_from(&self.handoff).map_err(|e| format!("scheduling.handoff is {e}"))
     }
+}
+
+/// The handoff of a word.
+///
+/// # Errors
+/// The word, and what would be right.
+pub(crate) fn handoff_from(word: &str) -> Result<Handoff, String> {
+    let named = HANDOFFS.into_iter().find(|handoff| handoff_name(*handoff) == word);
+    named.ok_or_else(|| {
+        let near = closest(word, HANDOFFS.into_iter().map(handoff_name));
+        let hint = near.map_or(String::new(), |near| format!("; did you mean \"{near}\"?"));
+        format!("\"{word}\"; it must be resume or readmit{hint}")
+    })
 }
 
 /// The words of `scheduling.handoff`.

@@ -21,8 +21,11 @@ pub struct ModelSection {
     pub revision: Option<String>,
     /// The devices that hold it, one equal part each.
     pub devices: Vec<usize>,
-    /// Threads of its worker groups, divided over its devices; 0 divides the cores evenly over the models.
+    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or a share of all.
     pub threads: usize,
+    /// Cores that its threads are bound to; empty: none in particular.
+    #[serde(default)]
+    pub cores: Vec<usize>,
     /// Most rows in one step.
     pub max_batch: usize,
     /// Most tokens fed in one step.

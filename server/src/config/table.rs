@@ -91,7 +91,13 @@ const MODEL: &[Key] = &[
         "threads",
         Int(0, 512),
         "0",
-        "Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores evenly over the models.",
+        "Threads of its worker groups on the CPU, divided over its devices; 0: as many as `cores` names, and without \
+         them the cores are divided over the models in proportion to their weights, one each at least.",
+    ),
+    Key::optional(
+        "cores",
+        Ints,
+        "Cores of the CPU that its threads are bound to, like [0, 1]; absent: wherever the system puts them.",
     ),
     Key::new("max_batch", Int(1, 4096), "32", "Most rows in one step."),
     Key::new(
@@ -159,6 +165,12 @@ const SCHEDULING: &[Key] = &[
         "resume",
         "What a request takes along to another model: `resume` (its pages, at once) or `readmit` (nothing; for \
          comparison).",
+    ),
+    Key::optional(
+        "profile",
+        Path,
+        "Step times measured on this machine (`tokenrouter profile`): estimates begin with them. One of other models or \
+         threads is refused, one of another machine is left out with a warning.",
     ),
 ];
 

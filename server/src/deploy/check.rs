@@ -30,7 +30,8 @@ impl std::fmt::Display for Checked {
 pub fn check(config: &Config, registry: &Registry) -> Result<Checked, String> {
     let config = &sources::resolve(config)?;
     let text = load_text(config)?;
-    let checked =
-        tokenrouter_engine::check(&engine_config(config, &text)?, registry).map_err(|e| refusal(&e))?;
+    let engine_config = engine_config(config, &text)?;
+    super::hints::of(config, &engine_config)?;
+    let checked = tokenrouter_engine::check(&engine_config, registry).map_err(|e| refusal(&e))?;
     Ok(Checked { plan: checked.plan, thresholds: threshold_lines(&checked.routes).collect() })
 }

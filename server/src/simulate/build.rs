@@ -6,7 +6,7 @@ use tokenrouter_scheduler::router::{Registry, Router};
 use tokenrouter_scheduler::sim::serving::{
     Change, ChangeKind, ClientFaults, Phase, RunLength, ServingDevice, ServingSpec, TraceRequest,
 };
-use tokenrouter_scheduler::{CoreConfig, MAX_MODELS, ModelLimits, Nanos, PAGE_TOKENS};
+use tokenrouter_scheduler::{CoreConfig, MAX_MODELS, Measured, ModelLimits, Nanos, PAGE_TOKENS};
 use toml::Value;
 
 use super::routers::{self, Surroundings};
@@ -14,6 +14,8 @@ use super::sections::{
     BudgetSection, ChangeSection, ModelSection, RouterSection, RunSection, ScenarioFile, check_keys,
 };
 use super::workload;
+use crate::profile::Profile;
+use crate::profile::file::ModelProfile;
 
 /// As the engine's: for faults only.
 const GUARD: Nanos = 100_000_000;
@@ -37,15 +39,25 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
-    /// Reads the text of a file whose relative paths start at `base`.
+    /// Reads the text of a file whose relative paths start at `base`. Models that have no `latency_ms` take as long as the
+    /// profile says: this one, or the file's.
     ///
     /// # Errors
     /// The key at fault and what would be right.
-    pub(super) fn parse(text: &str, base: &Path, registry: &Registry) -> Result<Self, String> {
+    pub(super) fn parse(
+        text: &str,
+        base: &Path,
+        profile: Option<&Path>,
+        registry: &Registry,
+    ) -> Result<Self, String> {
         let table: toml::Table = toml::from_str(text).map_err(|e| e.to_string())?;
         check_keys(&table)?;
         let file: ScenarioFile = toml::from_str(text).map_err(|e| e.to_string())?;
         let models = names(&file.models)?;
+        // A flag's path starts where the program runs, the file's where the file is.
+        let inside = file.scheduling.profile.as_ref().map(|path| base.join(path));
+        let profile = profile.map(Path::to_owned).or(inside).map(|path| Profile::load(&path)).transpose()?;
+        let devices = Devices::new(&file.models, profile.as_ref())?;
         let trace = workload::trace(&file.workload, base, models.len())?;
         let routers = RouterSection::all(&file.router)?;
         let shares = shares(&routers)?;
@@ -61,7 +73,8 @@ impl Scenario {
                 eos_ids: Vec::new(),
                 ..budget(&file.budget)?
             },
-            devices: file.models.iter().map(device).collect::<Result<_, _>>()?,
+            devices: file.models.iter().map(|m| devices.device(m)).collect::<Result<_, _>>()?,
+            measured: devices.measured(),
             workload: workload::build(&file.workload, &trace, shares)?,
             clients: ClientFaults {
                 vanish: share("faults.vanish", file.faults.vanish)?,
@@ -128,19 +141,60 @@ fn limits(model: &ModelSection) -> Result<ModelLimits, String> {
     })
 }
 
-fn device(model: &ModelSection) -> Result<ServingDevice, String> {
+/// Where step times come from.
+struct Devices<'a> {
+    profile: Option<&'a Profile>,
+    /// The models that the profile is asked about.
+    profiled: Vec<&'a ModelProfile>,
+}
+
+impl<'a> Devices<'a> {
+    fn new(models: &[ModelSection], profile: Option<&'a Profile>) -> Result<Self, String> {
+        let asked = models.iter().filter(|m| m.latency_ms.is_none());
+        let find = |model: &ModelSection| match profile {
+            Some(profile) => profile.model(&model.name),
+            None => Err(format!(
+                "model \"{}\" has no latency_ms, and there is no profile (--profile)",
+                model.name
+            )),
+        };
+        Ok(Self { profile, profiled: asked.map(find).collect::<Result<_, _>>()? })
+    }
+
+    fn device(&self, model: &ModelSection) -> Result<ServingDevice, String> {
+        let named = |e: String| format!("model \"{}\": {e}", model.name);
+        let timed = match (&model.latency_ms, self.profile) {
+            (None, Some(profile)) => {
+                profile.device(profile.model(&model.name)?, &self.profiled, model.max_step_tokens)
+            }
+            (latency_ms, _) => latency(latency_ms.as_ref().unwrap_or(&Value::Integer(0))).map_err(named)?,
+        };
+        device(model, timed)
+    }
+
+    /// As serving begins with a profile; nothing unless all models are of it.
+    fn measured(&self) -> Vec<Measured> {
+        let of =
+            |profile: &Profile| self.profiled.iter().map(|m| profile.measured(m, &self.profiled)).collect();
+        self.profile.map(of).unwrap_or_default()
+    }
+}
+
+/// The rest of a device, whose step times are `timed`.
+fn device(model: &ModelSection, timed: ServingDevice) -> Result<ServingDevice, String> {
     let named = |e: String| format!("model \"{}\": {e}", model.name);
-    let mut device = latency(&model.latency_ms).map_err(named)?;
+    let mut device = timed;
+    let slowdown = model.slowdown.unwrap_or(device.slowdown.max(1.0));
     if device.step_time(1, 1) == 0 {
         return Err(named("latency_ms makes a step of one token take no time".into()));
     }
-    if !(1.0..=1e3).contains(&model.slowdown) {
-        return Err(named(format!("slowdown is {}; it must be 1 to 1000", model.slowdown)));
+    if !(1.0..=1e3).contains(&slowdown) {
+        return Err(named(format!("slowdown is {slowdown}; it must be 1 to 1000")));
     }
     if !(0.0..=0.5).contains(&model.jitter) {
         return Err(named(format!("jitter is {}; it must be 0 to 0.5", model.jitter)));
     }
-    device.slowdown = model.slowdown;
+    device.slowdown = slowdown;
     device.jitter = model.jitter;
     device.step_failure = share("step_failure", model.step_failure).map_err(named)?;
     device.row_fault = share("row_fault", model.row_fault).map_err(named)?;

@@ -10,8 +10,8 @@ use super::{Outcome, SimulateArgs};
 
 /// What is simulated, a row per policy, and for a single policy what happened in each model.
 pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
-    let mut out = header(scenario);
-    let width = outcomes.iter().map(|o| o.policy.len()).max().unwrap_or(6).max(6);
+    let mut out = header(scenario, outcomes);
+    let width = outcomes.iter().map(|o| o.policy.len() + o.label.len()).max().unwrap_or(6).max(6);
     let per_model = 6 * scenario.models.len();
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -24,7 +24,8 @@ pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
         "{:<width$}  {:>8}  {:>7}  {:>8} {:>8}  {:>7} {:>7} {:>7} {:>7}",
         "", "", "", "p50", "p99", "p50", "p90", "p99", "p99.9"
     );
-    for Outcome { policy, report } in outcomes {
+    for Outcome { policy, label, report, .. } in outcomes {
+        let policy = format!("{policy}{label}");
         let (first, between) = (&report.first_token, &report.inter_token);
         let _ = writeln!(
             out,
@@ -41,8 +42,8 @@ pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
             columns(report.models.iter().map(ModelReport::mean_batch)),
         );
     }
-    for Outcome { policy, report } in outcomes {
-        let name = if outcomes.len() > 1 { format!("{policy}: ") } else { String::new() };
+    for Outcome { policy, label, report, .. } in outcomes {
+        let name = if outcomes.len() > 1 { format!("{policy}{label}: ") } else { String::new() };
         let _ = writeln!(out, "{name}{}", events(report));
     }
     if let [Outcome { report, .. }] = outcomes {
@@ -51,10 +52,13 @@ pub(super) fn text(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     out.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn header(scenario: &Scenario) -> String {
+fn header(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     let spec = &scenario.spec;
+    let mut clients: Vec<usize> = outcomes.iter().filter_map(|o| o.clients).collect();
+    clients.dedup();
+    let clients: Vec<String> = clients.iter().map(usize::to_string).collect();
     let workload = match &spec.workload.arrivals {
-        Arrivals::Closed(clients) => format!("{clients} clients in a closed loop"),
+        Arrivals::Closed(_) => format!("{} clients in a closed loop", clients.join(", ")),
         Arrivals::Poisson(rate) => format!("{rate} conversations per second (Poisson)"),
         Arrivals::Bursts(size, every) => format!("bursts of {size} every {} s", *every as f64 / 1e9),
         Arrivals::Trace(trace) => format!("a trace of {} requests", trace.len()),
@@ -144,6 +148,8 @@ fn run(scenario: &Scenario, outcome: &Outcome) -> Value {
         .collect();
     json!({
         "policy": outcome.policy,
+        "handoff": outcome.handoff,
+        "clients": outcome.clients,
         "tokens_per_s": report.tokens_per_s(),
         "requests_per_s": report.requests_per_s(),
         "seconds": report.elapsed as f64 / 1e9,

@@ -31,15 +31,14 @@ pub(super) struct ScenarioFile {
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ModelSection {
     pub(super) name: String,
-    /// Step time: a number, or a table with `base`, `per_row`, `per_token` and `table`.
-    pub(super) latency_ms: Value,
+    /// Step time: a number, or a table with `base`, `per_row`, `per_token` and `table`; absent: as the profile says.
+    pub(super) latency_ms: Option<Value>,
     #[serde(default = "default_batch")]
     pub(super) max_batch: usize,
     #[serde(default = "default_step_tokens")]
     pub(super) max_step_tokens: usize,
-    /// How many times slower its steps are while another model runs.
-    #[serde(default = "one")]
-    pub(super) slowdown: f64,
+    /// How many times slower its steps are while another model runs; absent: as the profile says, or 1.
+    pub(super) slowdown: Option<f64>,
     /// Relative standard deviation of the step time.
     #[serde(default)]
     pub(super) jitter: f64,
@@ -170,10 +169,6 @@ fn default_batch() -> usize {
 
 fn default_step_tokens() -> usize {
     512
-}
-
-fn one() -> f64 {
-    1.0
 }
 
 const TOP: &[&str] = &["model", "router", "scheduling", "budget", "workload", "faults", "change", "run"];

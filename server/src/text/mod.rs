@@ -18,6 +18,7 @@ pub use chat::{ChatOptions, TextOptions};
 pub use control::RenderedPrompt;
 pub use detok::Detokenizer;
 pub use error::TextError;
+pub(crate) use fingerprint::Fingerprint;
 pub(crate) use hold::{hold, hold_len};
 pub use pair_check::{PairMismatch, check_pair};
 pub use stop::StopMatcher;

@@ -62,7 +62,7 @@ impl<'a> Run<'a> {
         if spec.devices.len() != models {
             return SimError::new(format!("{} devices for {models} models", spec.devices.len()));
         }
-        let core = Core::new(config, routes).map_err(|e| SimError(e.to_string()))?;
+        let core = Core::new(config, routes).map_err(|e| SimError(e.to_string()))?.measured(&spec.measured);
         spec.phase.set(0);
         let slowdown: Vec<f64> = spec.devices.iter().map(|d| d.slowdown).collect();
         let devices = spec.devices.iter().enumerate().map(|(i, d)| Device::new(d, i, spec.seed)).collect();

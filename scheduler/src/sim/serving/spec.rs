@@ -3,6 +3,7 @@
 use super::phase::Phase;
 use crate::config::CoreConfig;
 use crate::ids::Nanos;
+use crate::measured::Measured;
 use crate::router::mix;
 use crate::sim::random::Random;
 
@@ -13,6 +14,8 @@ pub struct ServingSpec {
     pub config: CoreConfig,
     /// One per model.
     pub devices: Vec<ServingDevice>,
+    /// What the core knows about their steps from the start, one per model; empty: nothing.
+    pub measured: Vec<Measured>,
     /// Who asks what when.
     pub workload: Workload,
     /// What clients do to their requests.
@@ -42,6 +45,14 @@ pub struct ServingDevice {
     pub per_token: Nanos,
     /// Added to the above: points (fed tokens, time) in order of fed tokens, linear between them, constant outside.
     pub table: Vec<(u32, Nanos)>,
+    /// Added to the above: points (rows, time) in order of rows, linear between them, constant outside. What rows cost
+    /// beside the tokens that they feed: the output matrix and a draw for each.
+    pub rows: Vec<(u32, Nanos)>,
+    /// Added: nanoseconds per token that attention reads, over all rows, beyond `cached_base` per row (and taken off
+    /// below it).
+    pub per_cached: f64,
+    /// The context of a row at which the other times were measured.
+    pub cached_base: u32,
     /// Standard deviation of the step time, relative.
     pub jitter: f64,
     /// How many times slower it is while another model runs; at least 1.
@@ -57,22 +68,30 @@ pub struct ServingDevice {
 }
 
 impl ServingDevice {
-    /// A step of `rows` rows that feed `fed` tokens, alone and without jitter.
+    /// A step of `rows` rows that feed `fed` tokens at the measured context, alone and without jitter.
     pub fn step_time(&self, rows: usize, fed: usize) -> Nanos {
         let by_rows = self.per_row.saturating_mul(rows as Nanos);
         let by_tokens = self.per_token.saturating_mul(fed as Nanos);
         let linear = self.base.saturating_add(by_rows).saturating_add(by_tokens);
-        linear.saturating_add(self.table_time(fed as f64))
+        linear.saturating_add(at(&self.table, fed)).saturating_add(at(&self.rows, rows))
     }
 
-    fn table_time(&self, fed: f64) -> Nanos {
-        let after = self.table.partition_point(|&(at, _)| f64::from(at) <= fed);
-        let point = |i: usize| self.table.get(i).map(|&(at, time)| (f64::from(at), time as f64));
-        match (after.checked_sub(1).and_then(point), point(after)) {
-            (Some((x0, y0)), Some((x1, y1))) => (y0 + (y1 - y0) * (fed - x0) / (x1 - x0)) as Nanos,
-            (Some((_, y)), None) | (None, Some((_, y))) => y as Nanos,
-            (None, None) => 0,
-        }
+    /// The same step when the rows have `cached` tokens before those that they feed, all together.
+    pub fn step_time_at(&self, rows: usize, fed: usize, cached: usize) -> Nanos {
+        let beyond = cached as f64 - rows as f64 * f64::from(self.cached_base);
+        (self.step_time(rows, fed) as f64 + beyond * self.per_cached).max(1.0) as Nanos
+    }
+}
+
+/// The value of a table at `x`.
+fn at(table: &[(u32, Nanos)], x: usize) -> Nanos {
+    let x = x as f64;
+    let after = table.partition_point(|&(at, _)| f64::from(at) <= x);
+    let point = |i: usize| table.get(i).map(|&(at, time)| (f64::from(at), time as f64));
+    match (after.checked_sub(1).and_then(point), point(after)) {
+        (Some((x0, y0)), Some((x1, y1))) => (y0 + (y1 - y0) * (x - x0) / (x1 - x0)) as Nanos,
+        (Some((_, y)), None) | (None, Some((_, y))) => y as Nanos,
+        (None, None) => 0,
     }
 }
 
@@ -216,11 +235,26 @@ mod tests {
             ..ServingDevice::default()
         };
         assert_eq!(
-            [1, 8, 12, 16, 99].map(|fed| device.table_time(fed as f64)),
+            [1, 8, 12, 16, 99].map(|fed| super::at(&device.table, fed)),
             [1000, 1000, 1500, 2000, 2000]
         );
         assert_eq!(device.step_time(3, 12), 100 + 30 + 12 + 1_500);
         assert_eq!(ServingDevice { base: 7, ..ServingDevice::default() }.step_time(9, 9), 7);
+    }
+
+    #[test]
+    fn rows_and_contexts_cost_what_was_measured() {
+        let device = ServingDevice {
+            table: vec![(1, 1_000), (8, 8_000)],
+            rows: vec![(1, 0), (8, 700)],
+            per_cached: 2.5,
+            cached_base: 100,
+            ..ServingDevice::default()
+        };
+        assert_eq!([device.step_time(1, 8), device.step_time(8, 8)], [8_000, 8_700]);
+        assert_eq!(device.step_time_at(1, 1, 100), 1_000);
+        assert_eq!(device.step_time_at(2, 2, 1_200), device.step_time(2, 2) + 2_500);
+        assert_eq!(device.step_time_at(2, 2, 0), device.step_time(2, 2) - 500);
     }
 
     #[test]

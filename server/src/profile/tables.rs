@@ -1,0 +1,244 @@
+//! From a profile to the numbers that others compute with: the planner's first estimates, virtual devices, tables of
+//! step times by rows.
+
+use tokenrouter_engine::probe::ModelPrint;
+use tokenrouter_scheduler::sim::serving::ServingDevice;
+use tokenrouter_scheduler::{Measured, Nanos};
+
+use super::file::{ModelProfile, Point, Profile, Trusted};
+use super::machine::Machine;
+
+impl Profile {
+    /// The model of this name.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub(crate) fn model(&self, name: &str) -> Result<&ModelProfile, String> {
+        self.models.iter().find(|m| m.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.models.iter().map(|m| m.name.as_str()).collect();
+            format!("the profile has no model \"{name}\" (it has: {})", names.join(", "))
+        })
+    }
+
+    /// Whether the profile is of these models: same shapes and types, same threads.
+    ///
+    /// # Errors
+    /// The first model that differs, with what was measured and what is configured.
+    pub(crate) fn check_models(&self, models: &[ModelPrint]) -> Result<(), String> {
+        for wanted in models {
+            let found = self.model(&wanted.name)?;
+            if found.print != wanted.print {
+                return Err(format!(
+                    "model \"{}\" was measured as {}, but it is {}; measure again",
+                    wanted.name, found.print, wanted.print
+                ));
+            }
+            if found.threads != wanted.threads {
+                return Err(format!(
+                    "model \"{}\" was measured with {} threads, but it runs with {}; measure again",
+                    wanted.name, found.threads, wanted.threads
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What differs between the machine that was measured and this one.
+    pub(crate) fn foreign_machine(&self, here: &Machine) -> Option<String> {
+        (self.machine != *here).then(|| format!("it was measured on {}, and this is {here}", self.machine))
+    }
+
+    fn ms(&self, point: &Point) -> f64 {
+        match self.trusted {
+            Trusted::Cpu if point.busy_ms > 0.0 => point.busy_ms,
+            _ => point.wall_ms,
+        }
+    }
+
+    fn points(&self, points: &[Point]) -> Vec<(f64, f64)> {
+        points.iter().map(|p| (p.at as f64, self.ms(p))).collect()
+    }
+
+    /// The time of a step of `rows` rows that feed a token each, in milliseconds, at the profile's context.
+    pub(crate) fn decode_ms(&self, model: &ModelProfile, rows: usize) -> f64 {
+        line_at(&self.points(&model.decode), rows as f64)
+    }
+
+    /// The time of a step of one row that feeds `fed` tokens.
+    pub(crate) fn extend_ms(&self, model: &ModelProfile, fed: usize) -> f64 {
+        let mut points = self.points(&model.decode[..1]);
+        points.extend(self.points(&model.extend).into_iter().filter(|(at, _)| *at > 1.0));
+        line_at(&points, fed as f64)
+    }
+
+    /// What a further token in the cache of a row adds, in milliseconds; 0 where that is within the noise.
+    pub(crate) fn cached_ms(&self, model: &ModelProfile) -> f64 {
+        let (Some(last), one) = (model.cached.last(), self.decode_ms(model, 1)) else { return 0.0 };
+        let further = last.at as f64 - self.context as f64;
+        if further > 0.0 { ((self.ms(last) - one) / further).max(0.0) } else { 0.0 }
+    }
+
+    /// How many times longer its steps are while another of `models` runs: with several, beside the worst. By processor
+    /// time, models with more threads than there are cores are slower by as much, since they wait for one another.
+    pub(crate) fn slowdown(&self, model: &ModelProfile, models: &[&ModelProfile]) -> f64 {
+        let of = |beside: &&super::file::Beside| {
+            beside.model == model.name && models.iter().any(|other| other.name == beside.other)
+        };
+        let threads = |name: &str| self.model(name).map_or(1, |m| m.threads);
+        let factor = |beside: &super::file::Beside| match self.trusted {
+            Trusted::Cpu if beside.busy > 0.0 => {
+                let together = model.threads + threads(&beside.other);
+                beside.busy * (together as f64 / self.machine.cores.max(1) as f64).max(1.0)
+            }
+            _ => beside.wall,
+        };
+        self.beside.iter().filter(of).map(factor).fold(1.0, f64::max)
+    }
+
+    /// What the planner's estimates begin with. Steps are known by the tokens that they feed: up to the largest batch these
+    /// are rows that feed one each, and beyond, one row.
+    pub(crate) fn measured(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Measured {
+        let most = model.decode.last().map_or(1, |p| p.at);
+        let decode = model.decode.iter();
+        let points = decode.chain(model.extend.iter().filter(|p| p.at > most));
+        let steps = points.map(|p| (p.at, nanos(self.ms(p)))).collect();
+        Measured { steps, slowdown: self.slowdown(model, models) }
+    }
+
+    /// A virtual device that takes as long: by fed tokens, by what rows cost beside, and by context. Up to `most_tokens`
+    /// per step.
+    pub(crate) fn device(
+        &self,
+        model: &ModelProfile,
+        models: &[&ModelProfile],
+        most_tokens: usize,
+    ) -> ServingDevice {
+        let mut fed: Vec<usize> = std::iter::once(1).chain(model.extend.iter().map(|p| p.at)).collect();
+        // Outside its points a table is constant; a profile goes on as it ended.
+        fed.push(most_tokens);
+        let rows: Vec<usize> = model.decode.iter().map(|p| p.at).chain([4_096]).collect();
+        fed.extend(&rows);
+        fed.sort_unstable();
+        fed.dedup();
+        let most_rows = model.decode.last().map_or(1, |p| p.at);
+        // Rows cost something beside their tokens; where a row that feeds as many took longer, that was noise.
+        let base = |fed: usize| match self.extend_ms(model, fed) {
+            ms if fed <= most_rows => ms.min(self.decode_ms(model, fed)),
+            ms => ms,
+        };
+        let extra = |rows: usize| (self.decode_ms(model, rows) - base(rows)).max(0.0);
+        ServingDevice {
+            table: fed.iter().map(|&fed| (fed as u32, nanos(base(fed)))).collect(),
+            rows: rows.iter().map(|&rows| (rows as u32, nanos(extra(rows)))).collect(),
+            per_cached: 1e6 * self.cached_ms(model),
+            cached_base: self.context as u32,
+            slowdown: self.slowdown(model, models),
+            ..ServingDevice::default()
+        }
+    }
+}
+
+fn nanos(ms: f64) -> Nanos {
+    (ms * 1e6).round().max(0.0) as Nanos
+}
+
+/// Between points a straight line, before the first its value, behind the last the line through the last two (which does
+/// not fall).
+fn line_at(points: &[(f64, f64)], x: f64) -> f64 {
+    let after = points.partition_point(|(at, _)| *at <= x);
+    let (a, b) = match (after, points.len()) {
+        (_, 0) => return 0.0,
+        (0, _) | (_, 1) => return points[0].1,
+        (after, count) if after == count => (points[count - 2], points[count - 1]),
+        (after, _) => (points[after - 1], points[after]),
+    };
+    let slope = (b.1 - a.1) / (b.0 - a.0);
+    if x > b.0 { b.1 + slope.max(0.0) * (x - b.0) } else { a.1 + slope * (x - a.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::tests::pair;
+    use super::*;
+
+    fn near(found: f64, expected: f64) {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found} instead of {expected}");
+    }
+
+    #[test]
+    fn tables_are_read_between_and_beyond_the_points() {
+        let profile = pair();
+        let large = &profile.models[1];
+        for (rows, ms) in [(1, 60.0), (2, 60.0), (3, 75.0), (8, 180.0), (16, 360.0)] {
+            near(profile.decode_ms(large, rows), ms);
+        }
+        for (fed, ms) in [(1, 60.0), (4, 90.0), (10, 195.0), (128, 2_400.0)] {
+            near(profile.extend_ms(large, fed), ms);
+        }
+        near(profile.cached_ms(large), 30.0 / (4_096.0 - 256.0));
+    }
+
+    #[test]
+    fn a_virtual_device_takes_what_was_measured() {
+        let profile = pair();
+        let models: Vec<_> = profile.models.iter().collect();
+        let device = profile.device(models[1], &models, 512);
+        let ms = |rows, fed, cached| device.step_time_at(rows, fed, cached) as f64 / 1e6;
+        near(ms(1, 1, 256), 60.0);
+        near(ms(2, 2, 512), 60.0);
+        near(ms(8, 8, 8 * 256), 180.0);
+        near(ms(1, 64, 256), 1_200.0);
+        near(ms(1, 512, 256), 9_600.0);
+        near(ms(1, 1, 4_096), 90.0);
+        near(device.slowdown, 1.1);
+        assert_eq!(profile.device(models[1], &models[1..], 512).slowdown, 1.0, "no other model");
+    }
+
+    #[test]
+    fn by_processor_time_the_busiest_thread_counts_and_shared_cores_are_waited_for() {
+        let mut profile = pair();
+        profile.trusted = Trusted::Cpu;
+        let models: Vec<_> = profile.models.iter().collect();
+        near(profile.decode_ms(models[1], 1), 30.0);
+        near(profile.slowdown(models[1], &models), 1.0);
+        let mut crowded = profile.clone();
+        crowded.models[0].threads = 2;
+        crowded.models[1].threads = 2;
+        let models: Vec<_> = crowded.models.iter().collect();
+        near(crowded.slowdown(models[0], &models), 2.0);
+    }
+
+    #[test]
+    fn the_estimates_begin_with_batches_and_then_chunks() {
+        let profile = pair();
+        let models: Vec<_> = profile.models.iter().collect();
+        let measured = profile.measured(models[0], &models);
+        let at: Vec<usize> = measured.steps.iter().map(|(fed, _)| *fed).collect();
+        assert_eq!(at, [1, 2, 4, 8, 16, 64]);
+        assert_eq!((measured.steps[3].1, measured.slowdown), (18_000_000, 1.25));
+    }
+
+    #[test]
+    fn other_models_threads_and_machines_are_named() {
+        let profile = pair();
+        let print =
+            |name: &str, print: &str, threads| ModelPrint { name: name.into(), print: print.into(), threads };
+        let good = [print("small", "Shape-small", 1), print("large", "Shape-large", 1)];
+        assert_eq!(profile.check_models(&good), Ok(()));
+        for (wrong, expected) in [
+            (print("larger", "Shape-large", 1), "no model \"larger\" (it has: small, large)"),
+            (
+                print("large", "Shape-other", 1),
+                "model \"large\" was measured as Shape-large, but it is Shape-other",
+            ),
+            (print("large", "Shape-large", 2), "measured with 1 threads, but it runs with 2"),
+        ] {
+            let error = profile.check_models(&[good[0].clone(), wrong]).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(profile.foreign_machine(&profile.machine), None);
+        let here = Machine { cores: 64, ..profile.machine.clone() };
+        let said = profile.foreign_machine(&here).expect("another one");
+        assert!(said.contains("2 cores") && said.contains("64 cores"), "{said}");
+    }
+}
