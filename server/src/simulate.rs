@@ -14,6 +14,9 @@ use tokenrouter_scheduler::router::Registry;
 use tokenrouter_scheduler::sim::serving::{Report, serve};
 use tokenrouter_scheduler::{PlannerConfig, Policy};
 
+pub(crate) use policy::parse as parse_policy;
+pub(crate) use report::summary;
+
 use crate::config::AUTO;
 use crate::paint::emit;
 use build::Scenario;
