@@ -47,7 +47,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub clients: Vec<u32>,
     /// Poisson arrivals instead: requests (or conversations) per second.
-    #[arg(long, value_name = "R,R,...", value_delimiter = ',', conflicts_with = "clients")]
+    #[arg(
+        long,
+        value_name = "R,R,...",
+        value_delimiter = ',',
+        allow_negative_numbers = true,
+        conflicts_with = "clients"
+    )]
     pub rate: Vec<f64>,
     /// Most requests at once under --rate; arrivals beyond wait, and are counted.
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -94,14 +100,14 @@ pub struct BenchArgs {
     #[arg(long, value_enum)]
     pub check: Option<Check>,
     /// 0 is greedy.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f64,
     /// Seed of prompts, arrivals and answers.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
     /// What is run before each measurement: answers (`8`) or seconds (`2s`); without it an answer per client, or 10 s.
-    #[arg(long, value_name = "N|SECONDSs")]
+    #[arg(long, value_name = "N|SECONDSs", allow_hyphen_values = true)]
     pub warm_up: Option<String>,
     /// Measurements of every setting.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -113,13 +119,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
     /// A measurement ends after so long; 10, when no other limit is given.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// A repeat in which others had more of the processors, in percent, is discarded and counted.
-    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", allow_negative_numbers = true)]
     pub max_foreign_cpu: f64,
     /// A request fails when the server says nothing for so long, in seconds.
-    #[arg(long, default_value_t = 300.0, value_name = "S")]
+    #[arg(long, default_value_t = 300.0, value_name = "S", allow_negative_numbers = true)]
     pub timeout: f64,
 
     /// Write everything as JSON.

@@ -96,7 +96,7 @@ fn body(prompt: &Prompt, terms: &Terms<'_>) -> Value {
         "model": terms.model, "max_tokens": terms.max_tokens, "stream": true,
         "temperature": terms.temperature, "seed": terms.seed,
     });
-    let (key, value) = match prompt {
+    let (key, value): (&str, Value) = match prompt {
         Prompt::Messages(list) => {
             let message = |(role, content): &(&str, String)| json!({"role": role, "content": content});
             ("messages", list.iter().map(message).collect())

@@ -329,8 +329,9 @@ impl<'a> One<'a> {
                     counted.fetch_add(u64::from(unseen), Ordering::Relaxed);
                     let _ = self.events.send(Event::Tokens { at, tokens: unseen, first, gap: at - last });
                 }
-                let right =
-                    right.filter(|_| cap.is_none()).map(|right| (self.shared.check)(&answer.text, right));
+                // An answer that was cut, or driven on, says nothing about what the model knows.
+                let free = cap.is_none() && !terms.to_the_end;
+                let right = right.filter(|_| free).map(|right| (self.shared.check)(&answer.text, right));
                 let done = Done { answer: answer.clone(), time: at.saturating_duration_since(since), right };
                 let _ = self.events.send(Event::Answer { at, done: Box::new(done) });
                 self.shared.answers.fetch_add(1, Ordering::Relaxed);

@@ -149,12 +149,13 @@ impl<'a> Client<'a> {
         let late = |fault: Fault| (fault, true);
         let mut refusal = Vec::new();
         let mut body = head.body;
+        let good = head.status == 200;
         let mut feed = |bytes: &[u8]| {
-            let sink: &mut dyn FnMut(&[u8]) = match head.status {
-                200 => on_body,
-                _ => &mut |bytes: &[u8]| refusal.extend_from_slice(bytes),
+            let mut sink = |content: &[u8]| match good {
+                true => on_body(content),
+                false => refusal.extend_from_slice(content),
             };
-            body.push(bytes, sink).map_err(|why| late(Fault::Broken(why)))
+            body.push(bytes, &mut sink).map_err(|why| late(Fault::Broken(why)))
         };
         let mut done = feed(&bytes[used..])?;
         let mut buffer = [0u8; 16 * 1024];

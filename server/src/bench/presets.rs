@@ -260,7 +260,7 @@ pub(super) fn list() -> String {
                     (name, _) => name,
                 })
                 .collect();
-            let _ = writeln!(out, "          {head} {}; {routers}; {}", loads.join(" "), choices.join(", "));
+            let _ = writeln!(out, "          {head} {}; {routers}; {}", loads.join(" "), choices.join(" | "));
         }
         if !preset.lacks.is_empty() {
             let _ = writeln!(out, "          not here: {}", preset.lacks);

@@ -185,7 +185,7 @@ impl<'a> Bench<'a> {
             Err(why) => return self.failure = Some(why),
         };
         let api = if matches!(material, Material::Ids(_)) { Api::Completions } else { target.api };
-        let workload = Workload { kind: setting.kind, sizes, material, api, seed: self.args.seed };
+        let workload = Workload { sizes, material, api, seed: self.args.seed };
         let route = self.routes[setting.pair][setting.route].clone();
         if route.threshold.is_some() && !target.fields.routing {
             self.note("the server knows no token_routing: thresholds of --router are not sent".into());

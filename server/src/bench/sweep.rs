@@ -204,8 +204,13 @@ fn split(text: &str) -> Result<(&str, Option<Value>), String> {
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let hint = closest(name, known.clone()).map(|near| format!("; did you mean \"{near}\"?"));
-    let known: Vec<&str> = known.collect();
-    format!("--router is \"{name}\"{} (known: {})", hint.unwrap_or_default(), known.join(", "))
+    let mut listed: Vec<&str> = Vec::new();
+    for name in known {
+        if !listed.contains(&name) {
+            listed.push(name);
+        }
+    }
+    format!("--router is \"{name}\"{} (known: {})", hint.unwrap_or_default(), listed.join(", "))
 }
 
 #[cfg(test)]

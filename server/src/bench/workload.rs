@@ -86,7 +86,6 @@ pub(super) enum Material {
 /// A workload, ready to be asked.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    pub(super) kind: Kind,
     pub(super) sizes: Sizes,
     pub(super) material: Material,
     pub(super) api: Api,
@@ -193,8 +192,12 @@ fn joined(texts: &[String], most: usize, random: &mut Random) -> String {
         }
         let text = &texts[random.size(0, texts.len() - 1)];
         let taken: String = text.chars().take(left).collect();
-        // An empty text would not end the loop.
-        left -= taken.chars().count().max(1).min(left);
+        if taken.is_empty() {
+            // An empty text would not end the loop.
+            out.push(' ');
+            left -= 1;
+        }
+        left -= taken.chars().count();
         out.push_str(&taken);
     }
     out
@@ -205,7 +208,7 @@ mod tests {
     use super::*;
 
     fn workload(kind: Kind, material: Material, api: Api) -> Workload {
-        Workload { kind, sizes: kind.sizes(), material, api, seed: 5 }
+        Workload { sizes: kind.sizes(), material, api, seed: 5 }
     }
 
     fn answer(tokens: u32) -> Answer {
