@@ -31,7 +31,6 @@ pub(super) fn file(
     clients: u32,
 ) -> Result<String, String> {
     let mut table: Table = toml::from_str(&config.to_toml()).map_err(|e| e.to_string())?;
-    make_absolute(&mut table)?;
     if let Some(policy) = &change.policy {
         set_policy(section(&mut table, "scheduling"), policy)
             .map_err(|e| format!("--policy {policy}: {e}"))?;
@@ -62,6 +61,7 @@ pub(super) fn file(
             list.extend(routes.iter().map(|route| Value::Table(table_of(route))));
         }
     }
+    make_absolute(&mut table)?;
     let text = table.to_string();
     Config::parse(&text, Path::new(""))?;
     Ok(text)
@@ -243,6 +243,12 @@ mod tests {
             section.name = format!("bench {router}");
             file(&pair(), &Change::default(), &[section], 1).expect(router);
         }
+        // A router file of the flags is named from where the user is, not from where the copy lies.
+        let learned = route(&pair(), "r2r", Some(0.5), Some(Path::new("routers/r2r"))).expect("a file");
+        let text = file(&pair(), &Change::default(), &[learned], 1).expect("good");
+        let copy = Config::parse(&text, Path::new("/elsewhere")).expect("good");
+        let here = std::path::absolute("routers/r2r").expect("a folder");
+        assert_eq!(copy.routes[0].file.as_deref(), Some(here.as_path()));
         assert!(added("r2r", None).expect_err("no file").contains("--router-file"));
         assert!(added("me", Some(1.0)).is_err() && added("r2d2", None).is_err());
     }
