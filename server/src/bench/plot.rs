@@ -16,6 +16,10 @@ const BOTTOM: f64 = 60.0;
 /// Width of a panel, and of the room left of it.
 const PANEL: f64 = 400.0;
 const GAP: f64 = 90.0;
+/// Least room of a bar, which has its number on top.
+const BAR: f64 = 52.0;
+/// Room right of the last panel, without names.
+const MARGIN: f64 = 30.0;
 /// Room for the names of the series.
 const NAMES: f64 = 330.0;
 
@@ -40,20 +44,32 @@ enum Panel {
     },
 }
 
+impl Panel {
+    fn width(&self) -> f64 {
+        match self {
+            Panel::Lines { .. } => PANEL,
+            Panel::Bars { bars, .. } => PANEL.max(BAR * bars.len() as f64),
+        }
+    }
+}
+
 /// The picture as an SVG document.
 pub(super) fn plot(bench: &Bench<'_>, preset: Option<&Preset>, shape: Shape) -> String {
     let panels = panels(bench, shape);
-    let width = panels.len() as f64 * (PANEL + GAP) + NAMES;
+    // Bars bear their names themselves.
+    let named = panels.iter().any(|panel| matches!(panel, Panel::Lines { .. }));
+    let width = panels.iter().map(|p| p.width() + GAP).sum::<f64>() + if named { NAMES } else { MARGIN };
     let mut out = page(width, HEIGHT);
     let title = preset.map_or_else(|| "tokenrouter bench".to_owned(), |p| format!("{}: {}", p.name, p.about));
     text(&mut out, GAP, 28.0, "start", "#111", &title);
     let mut names: Vec<String> = Vec::new();
-    for (index, panel) in panels.iter().enumerate() {
-        let left = GAP + index as f64 * (PANEL + GAP);
+    let mut left = GAP;
+    for panel in &panels {
         match panel {
             Panel::Lines { x, y, series } => lines(&mut out, left, (x, y), series, &mut names),
-            Panel::Bars { y, bars } => columns(&mut out, left, y, bars),
+            Panel::Bars { y, bars } => columns(&mut out, (left, left + panel.width()), y, bars),
         }
+        left += panel.width() + GAP;
     }
     let left = width - NAMES + 30.0;
     for (index, name) in names.iter().enumerate() {
@@ -193,14 +209,15 @@ fn lines(
             colour(index)
         );
         for (at, value, half) in points {
-            whisker(out, x.at(at), (y.at(value - half), y.at(value + half)), colour(index));
+            whisker(out, x.at(at), &y, (value - half, value + half), colour(index));
             mark(out, (x.at(at), y.at(value)), index, false);
         }
     }
 }
 
-/// The confidence interval.
-fn whisker(out: &mut String, x: f64, (low, high): (f64, f64), colour: &str) {
+/// The confidence interval, as far as it is in the panel.
+fn whisker(out: &mut String, x: f64, y: &Scale, (low, high): (f64, f64), colour: &str) {
+    let (low, high) = (y.at(low.max(y.low)), y.at(high.min(y.high)));
     if (low - high).abs() > 1.0 {
         let _ = writeln!(
             out,
@@ -210,15 +227,15 @@ fn whisker(out: &mut String, x: f64, (low, high): (f64, f64), colour: &str) {
 }
 
 /// Bars from left to right, their names written on them from below.
-fn columns(out: &mut String, left: f64, what: &str, bars: &[(String, f64, f64)]) {
+fn columns(out: &mut String, (left, right): (f64, f64), what: &str, bars: &[(String, f64, f64)]) {
     if bars.is_empty() {
         return text(out, left, TOP + 20.0, "start", "#111", &format!("{what}: nothing was measured"));
     }
     let values = || bars.iter().flat_map(|(_, value, half)| [0.0, value + half]);
     let y = scale(values(), (HEIGHT - BOTTOM, TOP));
-    let x = Scale { low: 0.0, high: bars.len() as f64, start: left, end: left + PANEL };
-    frame(out, (left, left + PANEL), &y, what);
-    let slot = PANEL / bars.len() as f64;
+    let x = Scale { low: 0.0, high: bars.len() as f64, start: left, end: right };
+    frame(out, (left, right), &y, what);
+    let slot = (right - left) / bars.len() as f64;
     for (index, (name, value, half)) in bars.iter().enumerate() {
         let at = x.at(index as f64) + 0.15 * slot;
         let (top, base) = (y.at(*value), HEIGHT - BOTTOM);
@@ -230,7 +247,7 @@ fn columns(out: &mut String, left: f64, what: &str, bars: &[(String, f64, f64)])
             colour(index)
         );
         let middle = at + 0.35 * slot;
-        whisker(out, middle, (y.at(value - half), y.at(value + half)), colour(index));
+        whisker(out, middle, &y, (value - half, value + half), colour(index));
         text(out, middle, top - 6.0, "middle", "#111", &format!("{value:.1}"));
         let name = name.replace('&', "&amp;").replace('<', "&lt;");
         let (across, up) = (middle + 4.0, base - 6.0);

@@ -87,7 +87,7 @@ fn ablation() -> Vec<Choice> {
 }
 
 /// The algorithms of the paper with its thresholds; without their router files the learned ones are left out.
-const ALGORITHMS: [&str; 6] = ["citer=0.98", "r2r", "r-stitch=0.03", "co-llm=0.15", "me=0.5", "large"];
+const ALGORITHMS: [&str; 6] = ["citer=0.98", "r2r=0.5", "r-stitch=0.03", "co-llm=0.15", "me=0.5", "large"];
 
 /// The preset of a name.
 ///

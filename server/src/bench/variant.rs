@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use tokenrouter_engine::heads::RouterFile;
 use tokenrouter_scheduler::router::HeadKind;
 use toml::{Table, Value};
 
@@ -170,7 +171,14 @@ pub(super) fn route(
                 ));
             };
             section.file = Some(file.to_owned());
-            section.params.insert("threshold".into(), value.map_or("never".into(), Value::Float));
+            match value {
+                Some(value) => drop(section.params.insert("threshold".into(), value.into())),
+                // The file's own; one that has none needs a number here.
+                None if RouterFile::load(file).map_err(|e| e.to_string())?.threshold.is_none() => {
+                    return Err(format!("--router {router} needs a threshold, as in {router}=0.5"));
+                }
+                None => {}
+            }
         }
         other => {
             return Err(format!(

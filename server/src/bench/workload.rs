@@ -63,11 +63,13 @@ impl Sizes {
         let room = context.saturating_sub(TEMPLATE).max(2);
         let prompt = self.prompt.min((room / 4 * 3).max(1));
         let sizes = Sizes { prompt, answer: self.answer.min(room - prompt).max(1), ..self };
-        let note = format!(
-            "the server's context is {context} tokens: prompts of at most {} instead of {}, answers of at most {} \
-             instead of {}",
-            sizes.prompt, self.prompt, sizes.answer, self.answer
-        );
+        let changed = |what: &str, before: u32, after: u32| {
+            (before != after).then(|| format!("{what} of at most {after} instead of {before}"))
+        };
+        let parts =
+            [changed("prompts", self.prompt, sizes.prompt), changed("answers", self.answer, sizes.answer)];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let note = format!("the server's context is {context} tokens: {}", parts.join(", "));
         (sizes, Some(note))
     }
 }
@@ -192,7 +194,7 @@ fn joined(texts: &[String], most: usize, random: &mut Random) -> String {
         }
         let text = &texts[random.size(0, texts.len() - 1)];
         let taken: String = text.chars().take(left).collect();
-        if taken.is_empty() {
+        if taken.is_empty() && left > 0 {
             // An empty text would not end the loop.
             out.push(' ');
             left -= 1;
