@@ -89,39 +89,36 @@ fn a_server_that_runs_is_recognised_and_conversations_grow() {
     let server = ServerProcess::start(&demo_config("name = \"r-stitch\"\nthreshold = 0.03", ""));
     let file = scratch("out.json");
     let (url, pid) = (format!("http://{}", server.http), server.id().to_string());
-    let (ok, out, err) = bench(&[
+    let json = file.display().to_string();
+    let common = [
         "--url",
         &url,
         "--pid",
         &pid,
-        "--rate",
-        "20",
-        "--workload",
-        "agentic",
         "--random-ids",
-        "--prompt-tokens",
-        "160",
-        "--turns",
-        "4",
         "--answer-tokens",
         "8",
         "--repeats",
         "1",
-        "--requests",
-        "8",
-        "--warm-up",
-        "0",
         "--json",
-        &file.display().to_string(),
-    ]);
+        &json,
+    ];
+    let talks = ["--clients", "2", "--workload", "agentic", "--prompt-tokens", "160", "--turns", "4"];
+    let (ok, out, err) = bench(&[&common[..], &talks, &["--requests", "8", "--warm-up", "0"]].concat());
     assert!(ok, "{out}\n{err}");
     let run = &parsed(&file)["runs"][0];
-    assert_eq!((&run["failed"], &run["rate_per_s"]), (&json!(0), &json!(20.0)), "{run}");
-    assert_eq!(run["answer_tokens_mean"], json!(8.0), "{run}");
-    // Prompts of 40, 88, 136 tokens: more than 40 each when later turns were asked, and those found the earlier ones cached.
+    assert_eq!((&run["failed"], &run["answer_tokens_mean"]), (&json!(0), &json!(8.0)), "{run}");
+    // Prompts of 40, 88, 136 tokens: later turns find the earlier ones in the cache.
     let (completed, prompts) = (run["completed"].as_u64().expect("a count"), run["prompt_tokens"].as_u64());
     assert!(prompts > Some(40 * completed) && run["cached_tokens"].as_u64() > Some(0), "{run}");
     assert!(run["spread"]["cpu_ms_per_token"]["mean"].is_number() && run["models"][1]["wait_ms"].is_object());
+    let arrivals = ["--rate", "20", "--prompt-tokens", "30", "--requests", "4", "--warm-up", "1"];
+    let (ok, out, err) = bench(&[&common[..], &arrivals].concat());
+    assert!(ok, "{out}\n{err}");
+    let run = &parsed(&file)["runs"][0];
+    let prompts = 30 * run["completed"].as_u64().expect("a count");
+    assert_eq!((&run["failed"], &run["rate_per_s"]), (&json!(0), &json!(20.0)), "{run}");
+    assert_eq!((&run["prompt_tokens"], &run["workload"]), (&json!(prompts), &json!("low-effort")), "{run}");
     server.stop();
 }
 
