@@ -134,7 +134,7 @@ enum Act {
     BreakOff,
 }
 
-/// A server that knows no field but the usual ones. `chats` counts requests for answers.
+/// A server that knows no field but the usual ones, and how many answers it was asked for.
 fn fake(behaviour: Behaviour) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -285,7 +285,7 @@ fn a_server_that_dies_is_told_with_counts_and_no_panic() {
 
 #[test]
 fn an_interrupt_prints_what_was_measured_so_far() {
-    let (address, _) = fake(|_| Act::Answer(5));
+    let (address, asked) = fake(|_| Act::Answer(5));
     let url = format!("http://{address}");
     let mut child = binary()
         .args(["bench", "--url", &url, "--clients", "2,1", "--seconds", "300", "--warm-up", "0"])
@@ -294,7 +294,13 @@ fn an_interrupt_prints_what_was_measured_so_far() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the binary starts");
-    std::thread::sleep(Duration::from_secs(1));
+    // The first question comes after signals are caught.
+    for _ in 0..6000 {
+        if asked.load(Ordering::Relaxed) > 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let status = std::process::Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
     assert!(status.expect("kill runs").success());
     let mut out = String::new();
