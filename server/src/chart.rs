@@ -73,6 +73,63 @@ pub(crate) fn upright(out: &mut String, x: f64, y: f64, content: &str) {
     );
 }
 
+/// The colour of the series of this number.
+pub(crate) fn colour(index: usize) -> &'static str {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// A point of a sweep is a dot, one that stands alone a square.
+pub(crate) fn mark(out: &mut String, (x, y): (f64, f64), index: usize, alone: bool) {
+    let colour = colour(index);
+    // Writing to a string cannot fail.
+    let _ = if alone {
+        let (x, y) = (x - 5.0, y - 5.0);
+        writeln!(out, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>")
+    } else {
+        writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>")
+    };
+}
+
+/// A scale with some air around the values, also when they are all the same.
+pub(crate) fn scale(values: impl Iterator<Item = f64>, (start, end): (f64, f64)) -> Scale {
+    let (low, high) =
+        values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), v| (low.min(v), high.max(v)));
+    let low = low.min(high);
+    let air = ((high - low) * 0.08).max(high * 0.01).max(0.5);
+    Scale { low: (low - air).max(0.0), high: high + air, start, end }
+}
+
+/// The frame of a panel from `left` to `right`, with the vertical axis, its grid lines and what it stands for.
+pub(crate) fn frame(out: &mut String, (left, right): (f64, f64), y: &Scale, measured: &str) {
+    let (base, top) = (y.start, y.end);
+    for tick in y.ticks(6.0) {
+        let at = y.at(tick);
+        let _ = writeln!(
+            out,
+            "<line x1=\"{left}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>"
+        );
+        text(out, left - 8.0, at + 4.0, "end", "#333", &tick.to_string());
+    }
+    let _ = writeln!(
+        out,
+        "<polyline points=\"{left},{top} {left},{base} {right},{base}\" fill=\"none\" stroke=\"#333\"/>"
+    );
+    upright(out, left - 50.0, f64::midpoint(top, base), measured);
+}
+
+/// The frame with both axes, and what they stand for.
+pub(crate) fn axes(out: &mut String, x: &Scale, y: &Scale, (what, measured): (&str, &str)) {
+    let (left, right, base, top) = (x.start, x.end, y.start, y.end);
+    for tick in x.ticks(6.0) {
+        let at = x.at(tick);
+        let _ =
+            writeln!(out, "<line x1=\"{at:.1}\" y1=\"{top}\" x2=\"{at:.1}\" y2=\"{base}\" stroke=\"#eee\"/>");
+        text(out, at, base + 20.0, "middle", "#333", &tick.to_string());
+    }
+    frame(out, (left, right), y, measured);
+    text(out, f64::midpoint(left, right), base + 44.0, "middle", "#111", what);
+}
+
 #[cfg(test)]
 mod tests {
     use super::Scale;

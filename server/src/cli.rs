@@ -1,4 +1,4 @@
-//! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`, `convert-router`.
+//! The command line: `demo`, `serve`, `generate`, `plan`, `simulate`, `bench`, `convert-router`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use tokenrouter_scheduler::router::Registry;
 
 use crate::config::{Config, DeviceName, LogFormat, Overrides, SetArgs};
 use crate::{
-    calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, profile, serve, simulate,
+    bench, calibrate, config, convert, demo, deploy, eval, generate, logging, paint, plan, profile, serve,
+    simulate,
 };
 
 /// Serving system for token-level LLM routing.
@@ -46,6 +47,8 @@ enum CliCommand {
     Profile(profile::ProfileArgs),
     /// Simulate a service: the scheduler over virtual devices and clients, measured.
     Simulate(simulate::SimulateArgs),
+    /// Measure the speed of a server under load: ours or another OpenAI-compatible one.
+    Bench(Box<bench::BenchArgs>),
     /// Turn a published router (R2R .pt, CITER .pth, Co-LLM checkpoint or row) into a router folder.
     ConvertRouter(convert::ConvertArgs),
     /// Print docs/configuration.md: every key of the configuration.
@@ -144,6 +147,7 @@ fn run_command(command: CliCommand, device: Option<DeviceName>, registry: &Regis
         // These run no model.
         CliCommand::Plan(args) => plan::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args, registry),
+        CliCommand::Bench(args) => bench::run(&args, device),
         CliCommand::ConvertRouter(args) => convert::run(&args),
         CliCommand::ConfigReference => paint::emit(&config::reference()),
     }

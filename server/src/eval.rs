@@ -17,18 +17,19 @@ use serde_json::json;
 use tokenrouter_scheduler::router::Registry;
 
 pub(crate) use crate::progress::Progress;
+pub(crate) use cpu::{TICKS_PER_SECOND, seconds_of};
 pub(crate) use drive::{Batch, How, drive, prepare, stop};
 pub use problems::Check;
 pub use quality::Quality;
 pub(crate) use report::decimal;
 pub(crate) use row::large_share;
-pub(crate) use setting::Setting;
 pub use setting::SettingArgs;
+pub(crate) use setting::{Setting, blank};
 
 use crate::config::DeviceName;
 use crate::deploy::{self, Deployment};
 use crate::paint::emit;
-use problems::Problem;
+pub(crate) use problems::{Problem, read as read_problems};
 use quality::Marks;
 use row::Row;
 use runs::{Run, Sweep};

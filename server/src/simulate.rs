@@ -14,6 +14,9 @@ use std::path::PathBuf;
 use tokenrouter_scheduler::router::Registry;
 use tokenrouter_scheduler::sim::serving::Report;
 
+pub(crate) use policy::parse as parse_policy;
+pub(crate) use report::summary;
+
 use crate::paint::emit;
 use build::Scenario;
 

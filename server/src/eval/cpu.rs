@@ -1,11 +1,17 @@
-//! Processor time of this process, which says what a run costs also on a machine that has other work.
+//! Processor time of a process, which says what a run costs also on a machine that has other work.
 
 /// Linux counts in hundredths of a second here, whatever its own tick is.
-const TICKS_PER_SECOND: f64 = 100.0;
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 
 /// User and system time of all threads so far, in seconds; none where there is no `/proc`.
 pub(super) fn seconds() -> Option<f64> {
-    ticks(&std::fs::read_to_string("/proc/self/stat").ok()?).map(|ticks| ticks as f64 / TICKS_PER_SECOND)
+    seconds_of("self")
+}
+
+/// The same of any process, by its id.
+pub(crate) fn seconds_of(process: &str) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    ticks(&stat).map(|ticks| ticks as f64 / TICKS_PER_SECOND)
 }
 
 /// The fields `utime` and `stime`, added (proc(5): the 14th and 15th).

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::quality::Quality;
 use super::row::Row;
-use crate::chart::{COLOURS, Scale, page, text, upright};
+use crate::chart::{Scale, axes, colour, mark, page, scale, text};
 
 const WIDTH: f64 = 1120.0;
 const HEIGHT: f64 = 470.0;
@@ -44,10 +44,6 @@ fn names(rows: &[Row]) -> Vec<&str> {
     names
 }
 
-fn colour(index: usize) -> &'static str {
-    COLOURS[index % COLOURS.len()]
-}
-
 fn panel(
     out: &mut String,
     rows: &[Row],
@@ -79,49 +75,4 @@ fn panel(
             mark(out, *point, index, points.len() == 1);
         }
     }
-}
-
-/// A point of a sweep is a dot, one that stands alone a square.
-fn mark(out: &mut String, (x, y): (f64, f64), index: usize, alone: bool) {
-    let colour = colour(index);
-    // Writing to a string cannot fail.
-    let _ = if alone {
-        let (x, y) = (x - 5.0, y - 5.0);
-        writeln!(out, "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>")
-    } else {
-        writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>")
-    };
-}
-
-/// A scale with some air around the values, also when they are all the same.
-fn scale(values: impl Iterator<Item = f64>, (start, end): (f64, f64)) -> Scale {
-    let (low, high) =
-        values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), v| (low.min(v), high.max(v)));
-    let low = low.min(high);
-    let air = ((high - low) * 0.08).max(high * 0.01).max(0.5);
-    Scale { low: (low - air).max(0.0), high: high + air, start, end }
-}
-
-fn axes(out: &mut String, x: &Scale, y: &Scale, (what, measured): (&str, &str)) {
-    let (left, right, base) = (x.start, x.end, HEIGHT - BOTTOM);
-    for tick in y.ticks(6.0) {
-        let at = y.at(tick);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{left}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>"
-        );
-        text(out, left - 8.0, at + 4.0, "end", "#333", &tick.to_string());
-    }
-    for tick in x.ticks(6.0) {
-        let at = x.at(tick);
-        let _ =
-            writeln!(out, "<line x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{base}\" stroke=\"#eee\"/>");
-        text(out, at, base + 20.0, "middle", "#333", &tick.to_string());
-    }
-    let _ = writeln!(
-        out,
-        "<polyline points=\"{left},{TOP} {left},{base} {right},{base}\" fill=\"none\" stroke=\"#333\"/>"
-    );
-    text(out, f64::midpoint(left, right), HEIGHT - 16.0, "middle", "#111", what);
-    upright(out, left - 50.0, f64::midpoint(TOP, base), measured);
 }

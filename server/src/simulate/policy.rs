@@ -6,7 +6,7 @@ use tokenrouter_scheduler::{CountTable, Policy, PolicySpec, Thresholds};
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(text: &str) -> Result<Policy, String> {
+pub(crate) fn parse(text: &str) -> Result<Policy, String> {
     let (name, numbers) = match text.split_once('=') {
         Some((name, numbers)) => (name, Some(numbers)),
         None => (text, None),

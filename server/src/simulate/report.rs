@@ -191,12 +191,14 @@ fn model(name: &str, model: &ModelReport) -> Value {
     })
 }
 
-fn summary(s: &Summary) -> Value {
+/// A summary of durations in milliseconds.
+pub(crate) fn summary(s: &Summary) -> Value {
     json!({
         "count": s.count,
         "mean": ms(s.mean),
         "p50": ms(s.p50),
         "p90": ms(s.p90),
+        "p95": ms(s.p95),
         "p99": ms(s.p99),
         "p99_9": ms(s.p999),
         "max": ms(s.max),

@@ -7,7 +7,7 @@ const FINE: u32 = 7;
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Histogram {
+pub struct Histogram {
     /// By bucket, as far as there is something.
     counts: Vec<u64>,
     total: u64,
@@ -26,6 +26,8 @@ pub struct Summary {
     pub p50: f64,
     /// 90 %.
     pub p90: f64,
+    /// 95 %.
+    pub p95: f64,
     /// 99 %.
     pub p99: f64,
     /// 99.9 %.
@@ -35,7 +37,8 @@ pub struct Summary {
 }
 
 impl Histogram {
-    pub(super) fn add(&mut self, value: Nanos) {
+    /// Counts a duration.
+    pub fn add(&mut self, value: Nanos) {
         let bucket = bucket(value);
         if bucket >= self.counts.len() {
             self.counts.resize(bucket + 1, 0);
@@ -57,12 +60,14 @@ impl Histogram {
         found.map_or(0.0, middle).min(self.most as f64)
     }
 
-    pub(super) fn summary(&self) -> Summary {
+    /// What was counted, in short.
+    pub fn summary(&self) -> Summary {
         Summary {
             count: self.total,
             mean: self.sum / self.total.max(1) as f64,
             p50: self.quantile(0.5),
             p90: self.quantile(0.9),
+            p95: self.quantile(0.95),
             p99: self.quantile(0.99),
             p999: self.quantile(0.999),
             max: self.most as f64,

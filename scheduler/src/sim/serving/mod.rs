@@ -20,7 +20,7 @@ mod run;
 mod source;
 mod spec;
 
-pub use histogram::Summary;
+pub use histogram::{Histogram, Summary};
 pub use phase::{Phase, SwitchRouter};
 pub use replay::ReplayRouter;
 pub use report::{ModelReport, Report, RouteReport};
