@@ -8,13 +8,14 @@ import asyncio
 import json
 import time
 
-END = b"0\r\n\r\n"
+# The last chunk, with the line end of the one before it: a header may end in a zero too.
+END = b"\r\n0\r\n\r\n"
 
 
 def request_bytes(path, body):
     """A POST request with a JSON body."""
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = ["POST " + path + " HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 class Pieces(asyncio.Protocol):

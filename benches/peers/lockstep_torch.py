@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The published routers' way, in a PyTorch process: both models in step over one batch.
 
-Every step: the small model runs for all rows; each row takes the coin of our `fixed` router for its position; if any row asks for
-the large model, that runs for the whole batch over the tokens it has not seen (so that its cache stays in step for all
-rows), and the rows that asked take its token. Prints a line of JSON per line of JSON on its input:
+Every step: the small model runs for all rows; each row takes the coin of our `fixed` router for its position; if any row
+asks for the large model, that runs for the whole batch over the tokens it has not seen (so that its cache stays in step
+for all rows), and the rows that asked take its token. Prints a line of JSON per line of JSON on its input:
 {"prompts": token ids, "out": tokens}.
 
     python lockstep_torch.py SMALL_FOLDER LARGE_FOLDER bf16|f32 THREADS FRACTION

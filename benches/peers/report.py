@@ -68,30 +68,37 @@ HEAD = ["what", "model", "work", "ours", "peer", "ratio (range)", "ours CPU ms",
 
 
 def table(cells):
-    """A Markdown table: tok/s (`context`: ms per step), processor ms per token of the servers, ratios above 1 in our favour."""
+    """A Markdown table: tok/s (`context`: ms per step), the servers' processor ms per token; above 1 is in our favour."""
     rows = [HEAD, *[line(cell) for cell in cells]]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     texts = ["| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |" for row in rows]
     return "\n".join([texts[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *texts[1:]])
 
 
+def side_details(cell, side):
+    """One side of a cell: the client's processor time, the rate by quarter, the shares, the dispatcher's calls."""
+    sample, parts = cell.pairs[-1][side], []
+    if "client_cpu_ms" in sample:
+        parts.append(f"client CPU {cell.median(side, 'client_cpu_ms'):.3g} ms")
+    if "quarters_tok_s" in sample:
+        rates = [statistics.median(pair[side]["quarters_tok_s"][k] for pair in cell.pairs) for k in range(4)]
+        parts.append("tok/s by quarter " + " ".join(f"{rate:.4g}" for rate in rates))
+        parts.append(f"last over first {cell.median(side, 'last_over_first'):.2f}")
+        parts.append(f"large share {cell.median(side, 'large_share'):.3f}")
+    for name, call in zip(("small", "large"), sample.get("calls", [])):
+        times = f"{call['call_ms']:.2f} ms, {call['compute_ms']:.2f} of them computing"
+        parts.append(f"{name} call {times}, {call['fed']:.2f} tokens fed")
+    return f"  {side}: {'; '.join(parts)}" if parts else ""
+
+
 def details(cells):
-    """What the table has no room for, a line per cell."""
+    """What the table has no room for."""
     texts = []
     for cell in (c for c in cells if c.pairs):
-        parts = [f"{cell.kind} {' '.join(str(v) for v in cell.params.values())}:"]
-        for side in cell.sides:
-            sample = cell.pairs[-1][side]
-            parts.append(f"{side} client CPU {cell.median(side, 'client_cpu_ms'):.3g} ms" if "client_cpu_ms" in sample else "")
-            if "quarters_tok_s" in sample:
-                rates = [statistics.median(p[side]["quarters_tok_s"][k] for p in cell.pairs) for k in range(4)]
-                parts.append("quarters " + " ".join(f"{r:.4g}" for r in rates))
-                parts.append(f"last/first {cell.median(side, 'last_over_first'):.2f}, large share {cell.median(side, 'large_share'):.3f}")
-            for name, call in zip(("small", "large"), sample.get("calls", [])):
-                parts.append(f"{name} call {call['call_ms']:.2f} ms, {call['compute_ms']:.2f} in the server, feeds {call['fed']:.2f}")
-        parts += [f"{name} {value}" for name, value in cell.notes.items()]
-        if len(texts_ := [p for p in parts if p]) > 1:
-            texts.append("; ".join(texts_).replace(":;", ":"))
+        lines = [text for side in cell.sides if (text := side_details(cell, side))]
+        lines += [f"  {name}: {value}" for name, value in cell.notes.items()]
+        if lines:
+            texts += [" ".join([cell.kind, *map(str, cell.params.values())]), *lines]
     return "\n".join(texts)
 
 

@@ -95,7 +95,7 @@ async def measure(env):
     has = lambda name: name in args.only  # noqa: E731
     for model in [m for m in ("smol", "q06") if m in args.models]:
         small = model == "smol"
-        out = 24 if quick else 128 if small else 48
+        out = (24 if small else 8) if quick else 128 if small else 48
         decodes = [(streams, out) for streams in (1, 8)] if has("decode") else []
         lengths = (128,) if quick else (128, 1024, 4096) if small else (128, 1024)
         prefills = list(lengths) if has("prefill") else []
@@ -105,12 +105,12 @@ async def measure(env):
             await single.run(env, model, decodes, prefills, contexts)
     note_kv_rates(env.cells)
     if has("routed") and {"smol", "q06"} <= set(args.models):
-        lengths = (24,) if quick else (64, 256)
+        lengths = (8,) if quick else (64, 256)
         await routed.run(env, "smol", "q06", [(n, out) for out in lengths for n in (1, 4, 8)])
     if has("tiny"):
-        await routed.run(env, "tinyslm", "tinyllm", [(n, 256 if quick else 2048) for n in (1, 8)])
+        await routed.run(env, "tinyslm", "tinyllm", [(n, 64 if quick else 2048) for n in (1, 8)])
     if has("lock-step") and args.torch:
-        await lockstep.run(env, "smol", "q06", [(n, 16 if quick else 64) for n in (1, 4, 8)])
+        await lockstep.run(env, "smol", "q06", [(n, 8 if quick else 64) for n in (1, 4, 8)])
 
 
 def note_kv_rates(cells):

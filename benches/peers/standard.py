@@ -1,9 +1,10 @@
-"""Standard serving of a routed pair (paper, section 5.1): one server per model, each asked for ONE token at a time, and a
-dispatcher that decides after every token which server the request goes to next.
+"""Standard serving of a routed pair (paper, section 5.1): one server per model, each asked for ONE token at a time,
+and a dispatcher that decides after every token which server the request goes to next.
 
-Everything that can be had is on the baseline's side: a slot of its own per request, so that the prompt cache always matches; raw token
-ids, appended to the request as text; a hand-written keep-alive client. The coin is the one of our `fixed` router: when it asks for
-the large model, the small one's token is dropped, the large one writes that token, and control returns.
+Everything that can be had is on the baseline's side: a slot of its own per request, so that the prompt cache always
+matches; raw token ids, appended to the request as text; answers cut to the two fields that are read; a hand-written
+keep-alive client. The coin is the one of our `fixed` router: when it asks for the large model, the small one's token is
+dropped, the large one writes that token, and control returns.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ async def step(connection, text, slot, tally):
     """One token from one server."""
     body = (
         f'{{"prompt":[{text}],"n_predict":1,"temperature":0,"ignore_eos":true,"cache_prompt":true,'
-        f'"return_tokens":true,"id_slot":{slot}}}'
+        f'"return_tokens":true,"id_slot":{slot},"response_fields":["tokens","timings"]}}'
     ).encode()
     began = time.perf_counter()
     got = await connection.post("/completion", body)
