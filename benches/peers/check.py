@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks that both sides of the comparison compute the same thing.
 
-    python check.py                                     the coin against values of the Rust code
-    python check.py --tokenrouter B --llama B --checkpoints F    also the servers: same weights, same tokens, same decisions
+    python check.py                                              the coin against values of the Rust code; the sums
+    python check.py --tokenrouter B --llama B --checkpoints F    also the servers: weights, tokens, decisions
 
 For each model: greedy answers of both servers to the same token ids, and how many tokens agree before the first
-difference (the sums are rounded differently, so long answers part some day; random weights part sooner). For the pair: our
-answer's writers are those that the dispatcher's coin says.
+difference (the sums are rounded differently, so long answers part some day; random weights part sooner). For the pair:
+our answer's writers are those that the dispatcher's coin says.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import asyncio
 
 import draw
 import http_client
+import report
+import routed
 import servers
 import workload
 
@@ -41,6 +43,21 @@ def check_coin():
     drawn = draw.writers(9, 1, 4000, 0.35)
     assert abs(sum(drawn) / 4000 - 0.35) < 0.03, sum(drawn)
     print(f"coin: {len(KNOWN)} draws agree")
+
+
+def check_sums():
+    """Rates by quarter, ratios, and the parsing of a stream that is cut anywhere."""
+    marks = [(float(i), i) for i in range(1, 101)]
+    faster = [(i / 2, i) for i in range(1, 101)]
+    assert routed.quarters([marks, faster]) == [3.0] * 4
+    cell = report.Cell("decode", {"model": "m", "streams": 1})
+    cell.pairs = [{"ours": dict(tok_s=r, cpu_ms=1), "peer": dict(tok_s=2, cpu_ms=r)} for r in (2, 8, 4)]
+    assert cell.ratios("tok_s", True) == [1, 2, 4] and cell.ratios("cpu_ms", False) == [2, 4, 8]
+    whole = b'HTTP/1.1 200 OK\r\nA: 0\r\n\r\n9\r\ndata: {"a":1}\n\n\r\nb\r\ndata: {"a":2}\n\n\r\n0\r\n\r\n'
+    for cut in range(16, len(whole)):
+        found = http_client.events([(1.0, whole[:cut]), (2.0, whole[cut:])])
+        assert [event["a"] for _, event in found] == [1, 2], cut
+    print("sums: rates, ratios and events as expected")
 
 
 async def answer(port, words, ids, tokens):
@@ -99,6 +116,7 @@ def main():
     parser.add_argument("--port", type=int, default=18190)
     args = parser.parse_args()
     check_coin()
+    check_sums()
     if args.tokenrouter and args.llama and args.checkpoints:
         asyncio.run(check_servers(args))
 
