@@ -5,10 +5,9 @@ import json
 import os
 import subprocess
 
-import servers
 import workload
 from machine import Meter
-from routed import FRACTION, PROMPT, Ours, summary
+from routed import FRACTION, PROMPT, Ours, summary, warm_up
 
 # One thread per model is what the others have; the loop runs one model at a time, so it gets both.
 THREADS = 2
@@ -52,12 +51,10 @@ async def run(env, small, large, cases):
     """All cells of one pair; `cases` are (clients, tokens)."""
     folders = [env.checkpoint(name)[1] for name in (small, large)]
     per_slot = PROMPT + max(tokens for _, tokens in cases) + 32
-    models = list(zip((small, large), folders))
-    with servers.tokenrouter(env.tokenrouter, models, env.port(), per_slot, env.memory, FRACTION) as server:
+    with env.ours([small, large], per_slot, FRACTION) as server:
         sides = {"ours": Ours(server), "lock-step": Loop(env.args.torch, folders, env.args.torch_dtype)}
         try:
-            for side in sides.values():
-                await side.once([workload.prompt(1, PROMPT)], 8)
+            await warm_up(env, sides, max(clients for clients, _ in cases))
             for clients, tokens in cases:
                 cell = env.cell("lock-step", pair=f"{small}+{large}", clients=clients, out=tokens)
                 cell.notes |= sides["lock-step"].about | {"dtype": env.args.torch_dtype}

@@ -97,22 +97,27 @@ async def run(env, small, large, cases):
     """All cells of one pair; `cases` are (clients, tokens)."""
     slots = max(clients for clients, _ in cases)
     per_slot = PROMPT + max(tokens for _, tokens in cases) + 32
-    (small_gguf, small_dir), (large_gguf, large_dir) = env.checkpoint(small), env.checkpoint(large)
-    models = [(small, small_dir), (large, large_dir)]
+    small_gguf, large_gguf = env.checkpoint(small)[0], env.checkpoint(large)[0]
     with (
-        servers.tokenrouter(env.tokenrouter, models, env.port(), per_slot, env.memory, FRACTION) as ours,
+        env.ours([small, large], per_slot, FRACTION) as ours,
         servers.llama(env.llama, small_gguf, env.port(), slots, per_slot) as llama_small,
         servers.llama(env.llama, large_gguf, env.port(), slots, per_slot) as llama_large,
     ):
         sides = {"ours": Ours(ours), "standard serving": Standard(llama_small, llama_large)}
         try:
-            for side in sides.values():
-                await side.once([workload.prompt(1, PROMPT)], 8)
+            await warm_up(env, sides, slots)
             for clients, tokens in cases:
                 await one_case(env, sides, f"{small}+{large}", clients, tokens)
         finally:
             for side in sides.values():
                 side.close()
+
+
+async def warm_up(env, sides, clients):
+    """Some answers before anything counts: pages are touched, and our planner has seen steps of every size."""
+    tokens = 8 if env.args.quick else 64
+    for side in sides.values():
+        await side.once([workload.prompt(10**6 + i, PROMPT) for i in range(1 if env.args.quick else clients)], tokens)
 
 
 async def one_case(env, sides, pair, clients, tokens):

@@ -19,6 +19,7 @@ import lockstep
 import machine
 import report
 import routed
+import servers
 import single
 
 SCENARIOS = ["decode", "prefill", "context", "routed", "tiny", "lock-step"]
@@ -31,12 +32,20 @@ class Environment:
 
     def __init__(self, args):
         self.args, self.cells = args, []
-        self.tokenrouter, self.llama, self.memory = args.tokenrouter, args.llama, args.memory
+        self.llama = args.llama
         self.ports = itertools.cycle(range(args.port, args.port + 90))
 
     def port(self):
         """The next port."""
         return next(self.ports)
+
+    def ours(self, models, max_model_len, fraction=None):
+        """Our server on checkpoints by name; with `fraction` they are the pair that the route `pair` serves."""
+        folders = [(name, self.checkpoint(name)[1]) for name in models]
+        args = self.args
+        return servers.tokenrouter(
+            args.tokenrouter, folders, self.port(), max_model_len, args.memory, fraction, args.set
+        )
 
     def checkpoint(self, name):
         """The GGUF file and the folder of a checkpoint."""
@@ -84,6 +93,7 @@ def about(args):
         "llama.cpp": llama[:2],
         "llama.cpp_isa": build,
         "repeats": args.repeats,
+        "set": args.set,
         "max_foreign": None if args.keep_noisy else args.max_foreign,
         "quick": args.quick,
     }
@@ -105,7 +115,7 @@ async def measure(env):
             await single.run(env, model, decodes, prefills, contexts)
     note_kv_rates(env.cells)
     if has("routed") and {"smol", "q06"} <= set(args.models):
-        lengths = (8,) if quick else (64, 256)
+        lengths = (8,) if quick else args.routed_out
         await routed.run(env, "smol", "q06", [(n, out) for out in lengths for n in (1, 4, 8)])
     if has("tiny"):
         await routed.run(env, "tinyslm", "tinyllm", [(n, 64 if quick else 2048) for n in (1, 8)])
@@ -124,6 +134,11 @@ def note_kv_rates(cells):
             )
 
 
+def numbers(text):
+    """Whole numbers between commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,7 +152,9 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="a smoke run: short answers, one repeat, nothing discarded")
     parser.add_argument("--only", default=SCENARIOS, type=lambda s: s.split(","), help=",".join(SCENARIOS))
     parser.add_argument("--models", default=["smol", "q06"], type=lambda s: s.split(","), help="smol,q06")
-    parser.add_argument("--max-foreign", type=float, default=0.1, help="most that other processes may take of the machine")
+    parser.add_argument("--routed-out", default=(64, 256), type=numbers, help="tokens of the answers of `routed` (64,256)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for our server")
+    parser.add_argument("--max-foreign", type=float, default=0.1, help="most that others may take of the machine")
     parser.add_argument("--keep-noisy", action="store_true", help="keep repeats above that")
     parser.add_argument("--memory", default="6GiB", help="our server's budget")
     parser.add_argument("--port", type=int, default=18100, help="first of 90 local ports")

@@ -26,8 +26,9 @@ class Server:
         self.log = os.path.join(tempfile.gettempdir(), f"peers-{port}.log")
         began = time.perf_counter()
         with open(self.log, "wb") as log:
+            env = {**os.environ, **(env or {})}
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent, env={**os.environ, **(env or {})}
+                command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent, env=env
             )
         self.pid = self.process.pid
         while not self._answers(path):
@@ -74,10 +75,11 @@ def llama(binary, gguf, port, slots, tokens_per_slot, threads=1):
     return Server(command, port, "/health", {"OMP_WAIT_POLICY": "passive"})
 
 
-def tokenrouter(binary, models, port, max_model_len, memory, fraction=None, prefix_cache=False, extra=()):
-    """Our server on `models`, a list of (name, folder); with `fraction` the route `pair` lets the second write that share.
+def tokenrouter(binary, models, port, max_model_len, memory, fraction=None, settings=()):
+    """Our server on `models`, a list of (name, folder), one thread each; with `fraction` the route `pair` lets the second
+    one write that share of the tokens. `settings` are further ones, KEY=VALUE.
 
-    The prefix cache is off where prompts differ anyway, as llama-server's is; a routed request keeps its pages without it.
+    The prefix cache is off, as llama-server's is: prompts are random, and some begin alike in two cells.
     """
     lines = []
     for name, folder in models:
@@ -85,9 +87,11 @@ def tokenrouter(binary, models, port, max_model_len, memory, fraction=None, pref
     if fraction is not None:
         lines += ["[router]", 'name = "fixed"', f"fraction = {fraction}"]
     lines += ["[budget]", f'memory = "{memory}"', f'kv_dtype = "{KV_DTYPE}"', f"max_model_len = {max_model_len}"]
-    lines += [f"prefix_cache = {str(prefix_cache).lower()}"]
-    lines += ["[server]", f'http = "127.0.0.1:{port}"', 'served_model_name = "pair"']
+    lines += ["prefix_cache = false", "[server]", f'http = "127.0.0.1:{port}"', 'served_model_name = "pair"']
     path = os.path.join(tempfile.gettempdir(), f"peers-{port}.toml")
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(lines) + "\n")
-    return Server([binary, "serve", "--config", path, *extra], port, "/ready")
+    command = [binary, "serve", "--config", path]
+    for setting in settings:
+        command += ["--set", setting]
+    return Server(command, port, "/ready")

@@ -91,9 +91,11 @@ async def prefill(side, seed, tokens):
 @contextlib.contextmanager
 def pair_of_servers(env, model, tokens_per_slot, slots):
     """Our server and llama-server on the same weights, both running; only one is asked at a time."""
-    gguf, folder = env.checkpoint(model)
-    ours = servers.tokenrouter(env.tokenrouter, [(model, folder)], env.port(), tokens_per_slot, env.memory)
-    with ours, servers.llama(env.llama, gguf, env.port(), slots, tokens_per_slot) as llama:
+    gguf, _ = env.checkpoint(model)
+    with (
+        env.ours([model], tokens_per_slot) as ours,
+        servers.llama(env.llama, gguf, env.port(), slots, tokens_per_slot) as llama,
+    ):
         sides = {"ours": Side(ours, workload.TokenRouter(model)), "llama.cpp": Side(llama, workload.Llama())}
         try:
             yield sides
