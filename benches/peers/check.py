@@ -49,7 +49,7 @@ def check_sums():
     """Rates by quarter, ratios, and the parsing of a stream that is cut anywhere."""
     marks = [(float(i), i) for i in range(1, 101)]
     faster = [(i / 2, i) for i in range(1, 101)]
-    assert routed.quarters([marks, faster]) == [3.0] * 4
+    assert routed.quarters([marks, faster]) == [3.0] * 4 and routed.after_first([marks, faster]) == 3.0
     cell = report.Cell("decode", {"model": "m", "streams": 1})
     cell.pairs = [{"ours": dict(tok_s=r, cpu_ms=1), "peer": dict(tok_s=2, cpu_ms=r)} for r in (2, 8, 4)]
     assert cell.ratios("tok_s", True) == [1, 2, 4] and cell.ratios("cpu_ms", False) == [2, 4, 8]

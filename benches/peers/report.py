@@ -84,6 +84,7 @@ def side_details(cell, side):
         rates = [statistics.median(pair[side]["quarters_tok_s"][k] for pair in cell.pairs) for k in range(4)]
         parts.append("tok/s by quarter " + " ".join(f"{rate:.4g}" for rate in rates))
         parts.append(f"last over first {cell.median(side, 'last_over_first'):.2f}")
+        parts.append(f"without the prompts {cell.median(side, 'after_first_tok_s'):.4g} tok/s")
         parts.append(f"large share {cell.median(side, 'large_share'):.3f}")
     for name, call in zip(("small", "large"), sample.get("calls", [])):
         times = f"{call['call_ms']:.2f} ms, {call['compute_ms']:.2f} of them computing"
@@ -95,6 +96,8 @@ def details(cells):
     """What the table has no room for."""
     texts = []
     for cell in (c for c in cells if c.pairs):
+        if "after_first_tok_s" in cell.pairs[0][cell.sides[0]]:
+            cell.notes["ratio without the prompts"] = spread(cell.ratios("after_first_tok_s", True))
         lines = [text for side in cell.sides if (text := side_details(cell, side))]
         lines += [f"  {name}: {value}" for name, value in cell.notes.items()]
         if lines:

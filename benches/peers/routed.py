@@ -24,6 +24,11 @@ def quarters(streams):
     return rates
 
 
+def after_first(streams):
+    """tok/s without the prompts: the sum of the streams' own rates from the first token to the last."""
+    return sum((marks[-1][1] - marks[0][1]) / max(marks[-1][0] - marks[0][0], 1e-9) for marks in streams)
+
+
 def summary(marks, writers, tokens, metered, servers_of):
     """One repeat: rates, processor time per committed token, the large model's share."""
     total = len(marks) * tokens
@@ -31,6 +36,7 @@ def summary(marks, writers, tokens, metered, servers_of):
     cpu = {label: 1e3 * seconds / total for label, seconds in metered["cpu_s"].items()}
     return {
         "tok_s": total / metered["wall_s"],
+        "after_first_tok_s": after_first(marks),
         "cpu_ms": sum(cpu[label] for label in servers_of),
         "client_cpu_ms": cpu["client"],
         "cpu_by_process_ms": cpu,
