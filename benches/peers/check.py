@@ -11,6 +11,7 @@ our answer's writers are those that the dispatcher's coin says.
 
 import argparse
 import asyncio
+import os
 
 import draw
 import http_client
@@ -115,6 +116,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--port", type=int, default=18190)
     args = parser.parse_args()
+    args.checkpoints = args.checkpoints and os.path.abspath(args.checkpoints)
     check_coin()
     check_sums()
     if args.tokenrouter and args.llama and args.checkpoints:

@@ -14,8 +14,8 @@ END = b"\r\n0\r\n\r\n"
 
 def request_bytes(path, body):
     """A POST request with a JSON body."""
-    head = ["POST " + path + " HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}"]
-    return "\r\n".join([*head, "", ""]).encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Pieces(asyncio.Protocol):

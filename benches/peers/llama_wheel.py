@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """llama.cpp's server out of the PyPI wheel xllamacpp, for the flags that `servers.py` uses: a minute instead of twenty.
 
-The wheel's kernels are AVX2, as far as its makers could assume of every machine. So this is the peer on equal vector
-instructions where ours are AVX2 too, and not the best that llama.cpp does where AVX-512 is there: that is `setup.sh`'s build.
+The wheel's kernels are AVX2, which its makers could assume of every machine. So this is the peer on equal vector
+instructions where ours are AVX2 too, and not the best that llama.cpp does where AVX-512 is there: that is the build
+that `setup.sh` makes.
 The server's threads are C++; Python only starts them and waits. Run it with a Python that has xllamacpp.
 """
 

@@ -19,7 +19,8 @@ class Loop:
     def __init__(self, python, folders, dtype):
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lockstep_torch.py")
         command = [python, script, *folders, dtype, str(THREADS), str(FRACTION)]
-        env = {**os.environ, "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONWARNINGS": "ignore"}
+        quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "PYTHONWARNINGS": "ignore"}
+        env = {**os.environ, **quiet, "OMP_WAIT_POLICY": "passive"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self.about = self._read()
 

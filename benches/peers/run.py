@@ -32,7 +32,7 @@ class Environment:
 
     def __init__(self, args):
         self.args, self.cells = args, []
-        self.llama = args.llama
+        self.llama = os.path.abspath(args.llama)
         self.ports = itertools.cycle(range(args.port, args.port + 90))
 
     def port(self):
@@ -49,7 +49,8 @@ class Environment:
 
     def checkpoint(self, name):
         """The GGUF file and the folder of a checkpoint."""
-        base = os.path.join(self.args.checkpoints, name)
+        # Our configuration counts relative paths from its own folder.
+        base = os.path.abspath(os.path.join(self.args.checkpoints, name))
         return f"{base}.gguf", base
 
     def cell(self, kind, **params):

