@@ -22,12 +22,11 @@ class Pieces(asyncio.Protocol):
     """Keeps (time, bytes) of everything that arrives for one answer."""
 
     def __init__(self):
-        self.transport = None
-        self.reset()
+        self.transport, self.asked = None, False
 
     def reset(self, on_first=None):
         """Get ready for the next answer; `on_first` is called when its first event arrives."""
-        self.pieces, self.on_first, self.tail = [], on_first, b""
+        self.asked, self.pieces, self.on_first, self.tail = True, [], on_first, b""
         self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport):
@@ -41,10 +40,11 @@ class Pieces(asyncio.Protocol):
         self.tail = (self.tail + data)[-len(END) :]
         refused = len(self.pieces) == 1 and not data.startswith(b"HTTP/1.1 200")
         if (self.tail == END or refused) and not self.done.done():
+            self.asked = False
             self.done.set_result(None)
 
     def connection_lost(self, exc):
-        if not self.done.done():
+        if self.asked and not self.done.done():
             self.done.set_exception(exc or ConnectionError("closed within an answer"))
 
 
@@ -90,13 +90,20 @@ class Connection:
 
     async def stream(self, path, body, on_first=None):
         """The recorded pieces of a stream, for `events`; `on_first` is called when the first event arrives."""
-        if self.pieces is None or self.pieces.transport.is_closing():
-            loop = asyncio.get_running_loop()
-            _, self.pieces = await loop.create_connection(Pieces, "127.0.0.1", self.port)
-        self.pieces.reset(on_first)
-        self.pieces.transport.write(request_bytes(path, body))
-        await self.pieces.done
-        return self.pieces.pieces
+        for attempt in (1, 2):
+            if self.pieces is None or self.pieces.transport.is_closing():
+                loop = asyncio.get_running_loop()
+                _, self.pieces = await loop.create_connection(Pieces, "127.0.0.1", self.port)
+            self.pieces.reset(on_first)
+            self.pieces.transport.write(request_bytes(path, body))
+            try:
+                await self.pieces.done
+                return self.pieces.pieces
+            except ConnectionError:
+                # The server may have closed an idle connection just as the request went out.
+                if self.pieces.pieces or attempt == 2:
+                    raise
+                self.pieces = None
 
     def close(self):
         """Close whatever is open."""
