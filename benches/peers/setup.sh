@@ -53,7 +53,7 @@ fi
 cmake -S "$dir/source/llama.cpp" -B "$dir/build-$name" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
     -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON '-DCMAKE_INSTALL_RPATH=$ORIGIN' ${LLAMA_CMAKE:-} > "$dir/configure-$name.log"
-nice ninja -C "$dir/build-$name" -j "$what" llama-server
+nice ninja -C "$dir/build-$name" -j "$what" llama-server > "$dir/build-$name.log"
 mkdir -p "$dir/$name"
 cp -a "$dir/build-$name/bin/." "$dir/$name/"
 # What the kernels were compiled for goes into the report.
