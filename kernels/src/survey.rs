@@ -199,7 +199,7 @@ mod tests {
                 let survey = Survey::of(isa, &logits);
                 for k in [1, 8, 64, 65, 1_000] {
                     let Some(bound) = survey.exceeded_by(isa, k) else {
-                        assert!(k > len.div_ceil(32) * 8, "{len} {k}");
+                        assert!(k > len.div_ceil(survey.block) * 8, "{len} {k}");
                         continue;
                     };
                     assert!(logits.iter().filter(|x| **x > bound).count() >= k, "{len} {k}");

@@ -18,6 +18,8 @@ const PANEL: f64 = 400.0;
 const GAP: f64 = 90.0;
 /// Least room of a bar, which has its number on top.
 const BAR: f64 = 52.0;
+/// Least width of a page.
+const TITLE: f64 = 860.0;
 /// Room right of the last panel, without names.
 const MARGIN: f64 = 30.0;
 /// Room for the names of the series.
@@ -59,6 +61,8 @@ pub(super) fn plot(bench: &Bench<'_>, preset: Option<&Preset>, shape: Shape) -> 
     // Bars bear their names themselves.
     let named = panels.iter().any(|panel| matches!(panel, Panel::Lines { .. }));
     let width = panels.iter().map(|p| p.width() + GAP).sum::<f64>() + if named { NAMES } else { MARGIN };
+    // The title must fit too.
+    let width = width.max(TITLE);
     let mut out = page(width, HEIGHT);
     let title = preset.map_or_else(|| "tokenrouter bench".to_owned(), |p| format!("{}: {}", p.name, p.about));
     text(&mut out, GAP, 28.0, "start", "#111", &title);
@@ -231,7 +235,9 @@ fn columns(out: &mut String, (left, right): (f64, f64), what: &str, bars: &[(Str
     if bars.is_empty() {
         return text(out, left, TOP + 20.0, "start", "#111", &format!("{what}: nothing was measured"));
     }
-    let values = || bars.iter().flat_map(|(_, value, half)| [0.0, value + half]);
+    // A wide interval of few repeats must not make the bars themselves small.
+    let most = 2.0 * bars.iter().map(|(_, value, _)| *value).fold(0.0, f64::max);
+    let values = || bars.iter().flat_map(|(_, value, half)| [0.0, (value + half).min(most)]);
     let y = scale(values(), (HEIGHT - BOTTOM, TOP));
     let x = Scale { low: 0.0, high: bars.len() as f64, start: left, end: right };
     frame(out, (left, right), &y, what);
