@@ -86,13 +86,12 @@ pub(crate) trait Kernel {
 /// Runs `kernel` in the code path of `isa`, or in the portable one when `isa` is not supported.
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
-    if isa.supported() {
-        // SAFETY: the processor has the features, checked in the line above.
-        match isa {
-            Isa::Avx512 => return unsafe { super::avx512::run(kernel) },
-            Isa::Avx2 => return unsafe { super::avx2::run(kernel) },
-            Isa::Portable => {}
-        }
+    match isa {
+        // SAFETY: the processor has the features.
+        Isa::Avx512 if isa.supported() => return unsafe { super::avx512::run(kernel) },
+        // SAFETY: as above.
+        Isa::Avx2 if isa.supported() => return unsafe { super::avx2::run(kernel) },
+        _ => {}
     }
     let _ = isa;
     kernel.run::<Portable>()
