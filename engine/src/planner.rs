@@ -2,14 +2,22 @@
 //!
 //! The rank loop asks the core whether a round is due, offers the job here, and takes the reply in a later turn; a
 //! round takes tens of milliseconds and the loop never waits for it. Jobs go through a channel of one, since the core
-//! has one round out at a time. A panic in a round is a bug of ours and ends that round, not serving: it is logged, the
+//! has one round out at a time. Between two rounds the thread rests so long that it takes [`SHARE`] of a core at most: rounds
+//! come due with routing decisions, and small models decide often. A panic in a round is a bug of ours and ends that round, not serving: it is logged, the
 //! core hears that no reply will come, and the policy in force stays until the next round.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokenrouter_scheduler::{PlanJob, PlanReply};
+
+use crate::probe::thread_time;
+
+/// Most of a core that planning takes in the long run: one part in so many.
+const SHARE: u32 = 20;
 
 /// The thread's nice value: under full load it gets a tenth of a core, when cores are idle a whole one.
 #[cfg(target_os = "linux")]
@@ -19,8 +27,10 @@ const NICE: i32 = 10;
 pub(crate) struct Planner<J = PlanJob, R = PlanReply> {
     /// Taken only by `drop`.
     jobs: Option<flume::Sender<J>>,
-    /// None for a round that broke down.
-    replies: flume::Receiver<Option<R>>,
+    /// None for a round that broke down, and its processor time.
+    replies: flume::Receiver<(Option<R>, Duration)>,
+    /// When the thread has rested from its last round.
+    rested: Cell<Option<Instant>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -35,17 +45,19 @@ impl<J: Send + 'static, R: Send + 'static> Planner<J, R> {
         let thread = std::thread::Builder::new().name("planner".into()).spawn(move || {
             give_way();
             while let Ok(job) = inbox.recv() {
+                let before = thread_time();
                 let reply = catch_unwind(AssertUnwindSafe(|| run(&job))).ok();
+                let used = thread_time().zip(before).map_or(Duration::ZERO, |(after, before)| after - before);
                 if reply.is_none() {
                     tracing::error!("a round of planning panicked; the policy in force stays");
                 }
-                if outbox.send(reply).is_err() {
+                if outbox.send((reply, used)).is_err() {
                     return;
                 }
                 wake();
             }
         })?;
-        Ok(Self { jobs: Some(jobs), replies, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), replies, rested: Cell::new(None), thread: Some(thread) })
     }
 
     /// Hands a job over. False, and the job is lost, while another one waits or when the thread has ended.
@@ -55,7 +67,14 @@ impl<J: Send + 'static, R: Send + 'static> Planner<J, R> {
 
     /// The next reply, if there is one; none within for a round that broke down.
     pub(crate) fn reply(&self) -> Option<Option<R>> {
-        self.replies.try_recv().ok()
+        let (reply, used) = self.replies.try_recv().ok()?;
+        self.rested.set(Some(Instant::now() + rest(used)));
+        Some(reply)
+    }
+
+    /// Whether a round may begin.
+    pub(crate) fn rested(&self) -> bool {
+        self.rested.get().is_none_or(|at| at <= Instant::now())
     }
 }
 
@@ -68,6 +87,11 @@ impl<J, R> Drop for Planner<J, R> {
             let _ = thread.join();
         }
     }
+}
+
+/// How long the thread rests after a round of this processor time.
+fn rest(used: Duration) -> Duration {
+    used * (SHARE - 1)
 }
 
 /// Lets the threads that write tokens go first.
@@ -87,7 +111,6 @@ fn give_way() {}
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::{Duration, Instant};
 
     fn start(run: fn(&u32) -> u32) -> (Planner<u32, u32>, Arc<AtomicUsize>) {
         let wakes = Arc::new(AtomicUsize::new(0));
@@ -119,6 +142,22 @@ mod tests {
             assert_eq!(until(|| planner.reply()), Some(job + 1));
             until(|| (wakes.load(Ordering::SeqCst) == job as usize + 1).then_some(()));
         }
+    }
+
+    #[test]
+    fn a_round_is_followed_by_a_rest_of_nineteen_times_its_processor_time() {
+        assert_eq!(rest(Duration::from_millis(10)), Duration::from_millis(190));
+        let burn: fn(&u32) -> u32 =
+            |job| (0..50_000_000u32).fold(*job, |sum, i| std::hint::black_box(sum ^ i));
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(|| {});
+        let planner: Planner<u32, u32> = Planner::start(burn, wake).expect("a thread");
+        assert!(planner.rested(), "nothing was planned yet");
+        assert!(planner.offer(1));
+        until(|| planner.reply());
+        let at = planner.rested.get().expect("a round is over");
+        assert!(at > Instant::now() || planner.rested());
+        until(|| planner.rested().then_some(()));
+        assert!(Instant::now() >= at);
     }
 
     #[test]

@@ -350,7 +350,7 @@ impl Running {
 
     /// Starts a round of planning if one is due. After the launch, since the devices need not wait for it.
     fn plan(&mut self) {
-        let Some(planner) = &self.parts.planner else { return };
+        let Some(planner) = self.parts.planner.as_ref().filter(|planner| planner.rested()) else { return };
         if let Some(job) = self.parts.core.plan_due()
             && !planner.offer(job)
         {

@@ -49,7 +49,7 @@ pub fn process_time() -> Duration {
 }
 
 /// Processor time of this thread; none where it has no clock.
-pub(super) fn thread_time() -> Option<Duration> {
+pub(crate) fn thread_time() -> Option<Duration> {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 

@@ -22,6 +22,7 @@ use crate::step::{RowSampling, SampleSpec, Step};
 
 pub use crate::start::{context_len, prints};
 pub use bandwidth::ReadBuffer;
+pub(crate) use clock::thread_time;
 use clock::{Clocks, between};
 pub use clock::{CpuTime, process_time};
 

@@ -36,6 +36,25 @@ impl Zmm {
             _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(b.cast()))
         }
     }
+
+    /// The words of a step, each in the upper half of its lane.
+    #[inline(always)]
+    fn step(words: __m512i, order: &[u16; 32]) -> Self {
+        // SAFETY: the load reads 64 bytes of `order`; the features were checked before `run`.
+        Zmm(unsafe {
+            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaa_aaaa, order, words))
+        })
+    }
+
+    /// Lane `i` and `i + 4` of each group: of `a` in the lower half, of `b` in the upper one.
+    #[inline(always)]
+    fn halves(a: Self, b: Self) -> __m512 {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        unsafe {
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a.0, b.0), _mm512_shuffle_f32x4::<0xdd>(a.0, b.0))
+        }
+    }
 }
 
 impl Pair for Zmm {
@@ -84,11 +103,7 @@ impl Pair for Zmm {
         unsafe {
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
             let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(b.cast()));
-            let step = |order: &[u16; 32]| {
-                let order = _mm512_loadu_si512(order.as_ptr().cast());
-                Zmm(_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaa_aaaa, order, both)))
-            };
-            [step(&FIRST), step(&SECOND)]
+            [Self::step(both, &FIRST), Self::step(both, &SECOND)]
         }
     }
 
@@ -141,10 +156,7 @@ fn sum_four([a, b, c, d]: [Zmm; 4]) -> [f32; 8] {
     // SAFETY: register-only instructions, the features were checked before `run`; `out` holds eight values.
     unsafe {
         // Lane i and i + 4 of each group, then i and i + 2, then the two that are left.
-        let halves = |a: __m512, b: __m512| {
-            _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
-        };
-        let (ab, cd) = (halves(a.0, b.0), halves(c.0, d.0));
+        let (ab, cd) = (Zmm::halves(a, b), Zmm::halves(c, d));
         let two = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
         let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
         // Elements 0 and 2 of each quarter hold sums: of a and c (first group), a and c (second), then b and d.
