@@ -1,5 +1,6 @@
 //! Storage types of weights and of the KV cache.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 /// How numbers are stored. Arithmetic is always f32.
@@ -65,11 +66,60 @@ impl DType {
             DType::Bf16 => data[at..at + 2].copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
         }
     }
+
+    /// Stores `values` as the little-endian elements of `data`.
+    ///
+    /// # Panics
+    /// When `data` is not as long as `values` in this type.
+    pub fn write_all(self, data: &mut [u8], values: &[f32]) {
+        assert_eq!(data.len(), values.len() * self.size(), "bytes of {} values", values.len());
+        match self {
+            DType::F32 => {
+                for (data, x) in data.chunks_exact_mut(4).zip(values) {
+                    data.copy_from_slice(&x.to_le_bytes());
+                }
+            }
+            DType::F16 => {
+                write_halves(data, values, f16::to_le_bytes, |to, from| to.convert_from_f32_slice(from))
+            }
+            DType::Bf16 => {
+                write_halves(data, values, bf16::to_le_bytes, |to, from| to.convert_from_f32_slice(from))
+            }
+        }
+    }
+}
+
+/// Stores `values` as little-endian halves, converted many at a time.
+fn write_halves<T: Copy + Default>(
+    data: &mut [u8],
+    values: &[f32],
+    bytes: fn(T) -> [u8; 2],
+    convert: fn(&mut [T], &[f32]),
+) {
+    const MANY: usize = 64;
+    for (data, values) in data.chunks_mut(2 * MANY).zip(values.chunks(MANY)) {
+        let mut halves = [T::default(); MANY];
+        convert(&mut halves[..values.len()], values);
+        for (data, half) in data.chunks_exact_mut(2).zip(halves) {
+            data.copy_from_slice(&bytes(half));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_are_stored_as_one_by_one() {
+        let values: Vec<f32> = (0..131).map(|i| (i as f32 - 65.3) * 1.7e-3 * 1.3f32.powi(i % 40)).collect();
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let (mut many, mut single) = (vec![0; 131 * dtype.size()], vec![0; 131 * dtype.size()]);
+            dtype.write_all(&mut many, &values);
+            values.iter().enumerate().for_each(|(i, x)| dtype.write(&mut single, i, *x));
+            assert_eq!(many, single, "{dtype:?}");
+        }
+    }
 
     #[test]
     fn round_is_a_store_and_a_load() {

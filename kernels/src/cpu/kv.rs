@@ -170,9 +170,7 @@ impl KvArena {
         let rows = self.head_rows(page, layer, half, head).cast_mut();
         // SAFETY: the slot lies in the head's 16 vectors; exclusive by this function's contract.
         let data = unsafe { std::slice::from_raw_parts_mut(rows.add(slot * bytes), bytes) };
-        for (i, x) in values.iter().enumerate() {
-            dtype.write(data, i, *x);
-        }
+        dtype.write_all(data, values);
     }
 }
 

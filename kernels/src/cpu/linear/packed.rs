@@ -13,9 +13,9 @@ use crate::cpu::pair::Pair;
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
-/// Elements of K in a stretch: with the rows of a block 16 KiB of f32, which the first-level cache holds beside a tile of
-/// activations (12 KiB).
-const STRETCH: usize = 512;
+/// Most elements of K in a stretch: with the rows of a block 20 KiB of f32, which the first-level cache holds beside a tile
+/// of activations (15 KiB).
+const STRETCH: usize = 640;
 /// Most activations in a panel.
 const PANEL: usize = 96;
 /// Fewest, however long they are.
@@ -73,9 +73,12 @@ impl Part<'_> {
         let (borders, segments) = self.reduce.borders(k);
         for segment in 0..segments {
             let (first, end) = (borders[segment], borders[segment + 1]);
+            // Stretches of about equal length: a short one costs as much beside its products as a long one.
+            let count = (end - first).div_ceil(STRETCH).max(1);
+            let len = (end - first).div_ceil(count).next_multiple_of(16);
             let mut at = first;
             loop {
-                let to = end.min(at + STRETCH);
+                let to = end.min(at + len);
                 let stretch = Stretch { from: at, to, segment, begins: at == first, ends: to == end };
                 dispatch(self.isa, Pack { part: self, row, stretch, packed: &mut scratch.weights });
                 dispatch(self.isa, Tiles { part: self, row, panel, stretch, scratch });
