@@ -39,23 +39,15 @@ impl<const C: usize> Tile<'_, C> {
         self.args.kv.head_rows(page, self.args.layer, half, self.head)
     }
 
-    /// Asks for `bytes` bytes from `from` on of what page `index + 1` holds.
+    /// What page `index + 1` holds of this head, if it is to be prefetched.
     #[inline(always)]
-    fn ask<V: Lanes, E: Elem>(&self, index: usize, half: Half, from: usize, bytes: usize) {
-        if self.ahead == Ahead::Off {
-            return;
-        }
+    fn ahead(&self, index: usize, half: Half) -> Option<*const u8> {
         let next = match (self.pages.get(index + 1), half) {
             (Some(page), _) => Some(*page),
             (None, Half::Key) => self.next,
             (None, Half::Value) => None,
         };
-        if let Some(page) = next {
-            let rows = self.rows(page, half);
-            for at in (from..from + bytes).step_by(64) {
-                V::prefetch(rows.wrapping_add(at));
-            }
-        }
+        next.filter(|_| self.ahead == Ahead::On).map(|page| self.rows(page, half))
     }
 
     /// Fills `scores[c][..count]`; what lies behind, up to the end of a page, is meaningless.
@@ -74,14 +66,13 @@ impl<const C: usize> Tile<'_, C> {
         let row = self.d * E::SIZE;
         for (i, page) in self.pages.iter().enumerate() {
             let keys = self.rows(*page, Half::Key);
-            let values = self.rows(*page, Half::Value);
+            let next = self.ahead(i, Half::Key);
+            // The first values are needed after the scores.
+            let values = (i == 0 && self.ahead == Ahead::On).then(|| self.rows(*page, Half::Value));
             let slots = (self.count - i * PAGE_TOKENS).min(PAGE_TOKENS);
             for slot in (0..slots).step_by(2 * R) {
-                self.ask::<V, E>(i, Half::Key, slot * row, 2 * R * row);
-                if i == 0 && self.ahead == Ahead::On {
-                    (0..2 * R * row)
-                        .step_by(64)
-                        .for_each(|at| V::prefetch(values.wrapping_add(slot * row + at)));
+                for rows in [next, values].into_iter().flatten() {
+                    ask::<V>(rows.wrapping_add(slot * row), 2 * R * row);
                 }
                 // SAFETY: 2 R slots of this head from `slot` on lie in the page; q holds `d` values each.
                 let acc: [[V::Pair; C]; R] =
@@ -135,8 +126,11 @@ impl<const C: usize> Tile<'_, C> {
         let row = self.d * E::SIZE;
         for (i, page) in self.pages.iter().enumerate() {
             let values = self.rows(*page, Half::Value);
+            let next = self.ahead(i, Half::Value);
             for slot in 0..(self.count - i * PAGE_TOKENS).min(PAGE_TOKENS) {
-                self.ask::<V, E>(i, Half::Value, slot * row + d * E::SIZE, 16 * W * E::SIZE);
+                if let Some(next) = next {
+                    ask::<V>(next.wrapping_add(slot * row + d * E::SIZE), 16 * W * E::SIZE);
+                }
                 let mut vs = [V::Pair::zero(); W];
                 for w in 0..W {
                     // SAFETY: sixteen elements from d + 16 w on lie in the slot's vector.
@@ -187,6 +181,14 @@ impl<const C: usize> Tile<'_, C> {
             let out = unsafe { &mut *self.out[c].add(d) };
             *out = fold.map_or(acc, |fold| out.mul_add(fold[c].0, acc * fold[c].1));
         }
+    }
+}
+
+/// Asks for the lines of `bytes` bytes from `at` on.
+#[inline(always)]
+fn ask<V: Lanes>(at: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        V::prefetch(at.wrapping_add(64 * line));
     }
 }
 
