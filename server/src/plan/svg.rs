@@ -6,7 +6,7 @@ use tokenrouter_scheduler::planner::Evaluated;
 
 use super::Plan;
 use super::report::vector;
-use crate::chart::{COLOURS, Scale, page, text, tidy, upright};
+use crate::chart::{COLOURS, Scale, frame, page, text, tidy};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 460.0;
@@ -44,7 +44,7 @@ fn curves(plan: &Plan, out: &mut String) {
         plan.table.rows.iter().filter(|row| families.contains(&row.thresholds[0])).collect();
     let x = Scale { low: 0.5, high: f64::from(plan.requests) + 0.5, start: LEFT, end: WIDTH - RIGHT };
     let y = vertical(shown.iter().map(|row| rate(row)));
-    axes(out, &y, "throughput T(B), tokens/s");
+    frame(out, (LEFT, WIDTH - RIGHT), &y, "throughput T(B), tokens/s");
     // Whole numbers, at most about sixteen of them.
     for b in (1..=plan.requests).step_by((plan.requests as usize).div_ceil(16)) {
         text(out, x.at(f64::from(b)), HEIGHT - BOTTOM + 20.0, "middle", "#333", &b.to_string());
@@ -111,7 +111,7 @@ fn dots(plan: &Plan, out: &mut String) {
     rows.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
     rows.truncate(MOST_DOTS);
     let y = vertical(rows.iter().map(|row| rate(row)));
-    axes(out, &y, "throughput T(B), tokens/s");
+    frame(out, (LEFT, WIDTH - RIGHT), &y, "throughput T(B), tokens/s");
     let slot = (WIDTH - LEFT - RIGHT) / rows.len().max(1) as f64;
     for (i, row) in rows.iter().enumerate() {
         let x = LEFT + slot * (i as f64 + 0.5);
@@ -142,21 +142,4 @@ fn vertical(values: impl Iterator<Item = f64>) -> Scale {
         values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), v| (low.min(v), high.max(v)));
     let air = ((high - low) * 0.12).max(high * 0.005);
     Scale { low: (low - air).max(0.0), high: high + air, start: HEIGHT - BOTTOM, end: TOP }
-}
-
-fn axes(out: &mut String, y: &Scale, what: &str) {
-    let (right, base) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for tick in y.ticks(6.0) {
-        let at = y.at(tick);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{right}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>"
-        );
-        text(out, LEFT - 8.0, at + 4.0, "end", "#333", &tick.to_string());
-    }
-    let _ = writeln!(
-        out,
-        "<polyline points=\"{LEFT},{TOP} {LEFT},{base} {right},{base}\" fill=\"none\" stroke=\"#333\"/>"
-    );
-    upright(out, 20.0, f64::midpoint(TOP, base), what);
 }
