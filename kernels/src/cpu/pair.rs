@@ -48,6 +48,16 @@ pub(crate) trait Pair: Copy {
     fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N];
 }
 
+/// Row `c` of the transposed accumulators: all pairs of rows against one of the vectors that they meet.
+#[inline(always)]
+pub(crate) fn column<P: Copy, const R: usize, const C: usize>(acc: &[[P; C]; R], c: usize) -> [P; R] {
+    let mut column = [acc[0][c]; R];
+    for r in 1..R {
+        column[r] = acc[r][c];
+    }
+    column
+}
+
 /// A pair in two registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Two<V>(V, V);

@@ -3,7 +3,7 @@
 use super::block::QUERIES;
 use super::{AttnArgs, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
-use crate::cpu::pair::Pair;
+use crate::cpu::pair::{Pair, column};
 use crate::cpu::weight::{Elem, F32};
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
@@ -78,10 +78,11 @@ impl<const C: usize> Tile<'_, C> {
                 let acc: [[V::Pair; C]; R] =
                     unsafe { dots::<V, E, R, C>(keys.add(slot * row), &self.q, self.d) };
                 for c in 0..C {
-                    let sums = V::Pair::sums(std::array::from_fn::<_, R, _>(|r| acc[r][c]));
+                    let sums = V::Pair::sums(column(&acc, c));
                     let out = &mut scores[c][i * PAGE_TOKENS + slot..][..2 * R];
-                    for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
-                        *out = sum * self.args.scale;
+                    for r in 0..R {
+                        out[2 * r] = sums[r][0] * self.args.scale;
+                        out[2 * r + 1] = sums[r][1] * self.args.scale;
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Products of a few activations with the weights as they lie in memory.
 
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::Pair;
+use crate::cpu::pair::{Pair, column};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers};
 
@@ -82,8 +82,8 @@ impl Direct<'_> {
                 products::<V, E, R, C>(w, x, k, to - from, ahead.from(from * E::SIZE))
             };
             for c in 0..C {
-                let sums = V::Pair::sums(std::array::from_fn::<_, R, _>(|r| acc[r][c]));
-                join(i, sums.as_flattened(), joined[c].as_flattened_mut(), held[c].as_flattened_mut());
+                let sums = V::Pair::sums(column(&acc, c));
+                join(i, &sums, &mut joined[c], &mut held[c]);
             }
         }
         for c in 0..C {

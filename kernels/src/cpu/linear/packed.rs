@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::direct::twice_part;
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::Pair;
+use crate::cpu::pair::{Pair, column};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
@@ -30,10 +30,10 @@ struct Scratch {
     weights: [f32; ROWS * STRETCH],
     /// Accumulators `[activation][row][8]` of a segment that goes on.
     carried: [f32; PANEL * ROWS * 8],
-    /// What is joined already of each output, `[activation][row]`.
-    sums: [[f32; ROWS]; PANEL],
+    /// What is joined already of each output, `[activation][pair][row]`.
+    sums: [[[f32; 2]; ROWS / 2]; PANEL],
     /// The third of four segments, until the fourth is there.
-    held: [[f32; ROWS]; PANEL],
+    held: [[[f32; 2]; ROWS / 2]; PANEL],
 }
 
 /// Where a stretch lies in a product.
@@ -54,8 +54,8 @@ impl Part<'_> {
         let mut scratch = Scratch {
             weights: [0.0; ROWS * STRETCH],
             carried: [0.0; PANEL * ROWS * 8],
-            sums: [[0.0; ROWS]; PANEL],
-            held: [[0.0; ROWS]; PANEL],
+            sums: [[[0.0; 2]; ROWS / 2]; PANEL],
+            held: [[[0.0; 2]; ROWS / 2]; PANEL],
         };
         let most = (PANEL_BYTES / (4 * self.w.cols())).clamp(PANEL_MIN, PANEL);
         let panels = self.t.div_ceil(most);
@@ -89,7 +89,7 @@ impl Part<'_> {
             }
         }
         for (t, values) in panel.clone().zip(&scratch.sums) {
-            self.finish(row, t, values);
+            self.finish(row, t, values.as_flattened());
         }
     }
 }
@@ -241,11 +241,18 @@ impl Tiles<'_> {
         }
         for c in 0..C {
             if stretch.ends {
-                let sums = V::Pair::sums(std::array::from_fn::<_, R, _>(|r| acc[r][c]));
-                let at = tile.at + c;
-                let (joined, held) = (&mut self.scratch.sums[at], &mut self.scratch.held[at]);
-                let rows = tile.group * 2 * R..(tile.group + 1) * 2 * R;
-                join(stretch.segment, sums.as_flattened(), &mut joined[rows.clone()], &mut held[rows]);
+                let sums = V::Pair::sums(column(&acc, c));
+                let (at, first) = (tile.at + c, tile.group * R);
+                let (mut joined, mut held) = ([[0.0; 2]; R], [[0.0; 2]; R]);
+                for r in 0..R {
+                    joined[r] = self.scratch.sums[at][first + r];
+                    held[r] = self.scratch.held[at][first + r];
+                }
+                join(stretch.segment, &sums, &mut joined, &mut held);
+                for r in 0..R {
+                    self.scratch.sums[at][first + r] = joined[r];
+                    self.scratch.held[at][first + r] = held[r];
+                }
             } else {
                 for r in 0..R {
                     // SAFETY: as above.
@@ -272,7 +279,10 @@ unsafe fn multiply<V: Lanes, const R: usize, const C: usize>(
     size: usize,
 ) {
     let mut sums = *acc;
-    let xs: [*const f32; C] = std::array::from_fn(|c| x.wrapping_add(c * stride));
+    let mut xs = [x; C];
+    for c in 1..C {
+        xs[c] = x.wrapping_add(c * stride);
+    }
     for i in 0..len / 8 {
         if i.is_multiple_of(4) {
             ahead.ask::<V>(8 * i, size);

@@ -60,14 +60,25 @@ impl Part<'_> {
 }
 
 /// Takes the sums of a segment in: `(s0 + s1) + (s2 + s3)`. The third waits in `held` for the fourth.
+///
+/// Kernels loop over indices, not iterators: not every build inlines those into code of an instruction set.
 #[inline(always)]
-pub(super) fn join(segment: usize, sums: &[f32], joined: &mut [f32], held: &mut [f32]) {
-    let all = sums.iter().zip(joined).zip(held);
-    match segment {
-        0 => all.for_each(|((sum, joined), _)| *joined = *sum),
-        1 => all.for_each(|((sum, joined), _)| *joined += *sum),
-        2 => all.for_each(|((sum, _), held)| *held = *sum),
-        _ => all.for_each(|((sum, joined), held)| *joined += *held + *sum),
+pub(super) fn join<const R: usize>(
+    segment: usize,
+    sums: &[[f32; 2]; R],
+    joined: &mut [[f32; 2]; R],
+    held: &mut [[f32; 2]; R],
+) {
+    for r in 0..R {
+        for h in 0..2 {
+            let sum = sums[r][h];
+            match segment {
+                0 => joined[r][h] = sum,
+                1 => joined[r][h] += sum,
+                2 => held[r][h] = sum,
+                _ => joined[r][h] += held[r][h] + sum,
+            }
+        }
     }
 }
 
