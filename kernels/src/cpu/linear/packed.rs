@@ -244,15 +244,11 @@ impl Tiles<'_> {
                 let sums = V::Pair::sums(column(&acc, c));
                 let (at, first) = (tile.at + c, tile.group * R);
                 let (mut joined, mut held) = ([[0.0; 2]; R], [[0.0; 2]; R]);
-                for r in 0..R {
-                    joined[r] = self.scratch.sums[at][first + r];
-                    held[r] = self.scratch.held[at][first + r];
-                }
+                joined.copy_from_slice(&self.scratch.sums[at][first..first + R]);
+                held.copy_from_slice(&self.scratch.held[at][first..first + R]);
                 join(stretch.segment, &sums, &mut joined, &mut held);
-                for r in 0..R {
-                    self.scratch.sums[at][first + r] = joined[r];
-                    self.scratch.held[at][first + r] = held[r];
-                }
+                self.scratch.sums[at][first..first + R].copy_from_slice(&joined);
+                self.scratch.held[at][first..first + R].copy_from_slice(&held);
             } else {
                 for r in 0..R {
                     // SAFETY: as above.
