@@ -55,12 +55,20 @@ impl Limit {
         Self { child, ask, answers }
     }
 
+    /// One step. Between steps the process is stopped: its threads wait by spinning, on a core that ours need.
     fn step(&mut self, threads: usize, rows: usize) -> Times {
+        self.signal("-CONT");
         writeln!(self.ask, "{threads} {rows}").expect("the loop in C lives");
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer");
+        self.signal("-STOP");
         let mut numbers = line.split_whitespace().map(|x| x.parse().expect("a number"));
         Times { wall: numbers.next().expect("wall"), cpu: numbers.next().expect("CPU") }
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("kill");
+        assert!(done.success(), "kill {signal}");
     }
 }
 
