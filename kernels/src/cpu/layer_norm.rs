@@ -4,9 +4,9 @@
 //! `d = x - mean`; `v` is the dot product of `d` with itself; the scale is `1 / sqrt(v / H + eps)`; each element is
 //! `fma(d * scale, weight, bias)`.
 
-use super::dot::dot_tile;
+use super::dot::sum_of_squares;
 use super::shared::SharedMut;
-use super::weight::{Elem, F32, with_elem};
+use super::weight::{Elem, with_elem};
 use super::{Ctx, Kernel, Lanes, WeightRef, dispatch, part_count, part_range};
 
 /// `out[t] = (x[t] - mean) / sqrt(variance + eps) * weight + bias` for rows of `H = weight.cols()` elements; the
@@ -68,9 +68,8 @@ impl Row<'_> {
         for x in self.row.iter_mut() {
             *x -= mean;
         }
+        let square = sum_of_squares::<V>(self.row);
         let p = self.row.as_mut_ptr();
-        // SAFETY: both operands are the row itself, only read here.
-        let [[square]] = unsafe { dot_tile::<V, F32, 1, 1>(p.cast_const().cast(), 0, p, 0, h, 0) };
         let scale = 1.0 / (square / h as f32 + self.eps).sqrt();
         let (w, b) = (self.weight.data().as_ptr(), self.bias.data().as_ptr());
         let scales = V::splat(scale);

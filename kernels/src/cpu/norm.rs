@@ -3,9 +3,9 @@
 //! Order: `s` is the dot product of the row with itself (see the [module text](super)); the scale is
 //! `1 / sqrt(s / H + eps)`; each element is `(x * scale) * weight`.
 
-use super::dot::dot_tile;
+use super::dot::sum_of_squares;
 use super::shared::SharedMut;
-use super::weight::{Elem, F32, with_elem};
+use super::weight::{Elem, with_elem};
 use super::{Ctx, Kernel, Lanes, WeightRef, dispatch, part_count, part_range};
 
 /// `out[t] = x[t] / rms(x[t]) * weight` for rows of `H = weight.cols()` elements.
@@ -84,9 +84,7 @@ impl Kernel for NormRow<'_> {
 #[inline(always)]
 pub(super) fn norm_row<V: Lanes>(row: &mut [f32], weight: WeightRef<'_>, eps: f32) {
     let h = row.len();
-    let p = row.as_ptr();
-    // SAFETY: both operands are the row itself.
-    let [[sum]] = unsafe { dot_tile::<V, F32, 1, 1>(p.cast(), 0, p, 0, h, 0) };
+    let sum = sum_of_squares::<V>(row);
     let scale = 1.0 / (sum / h as f32 + eps).sqrt();
     assert_eq!(weight.rows() * weight.cols(), h, "weight of a norm");
     let scaled = Scaled { row, weight, scale };

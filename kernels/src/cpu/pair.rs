@@ -58,6 +58,21 @@ pub(crate) fn column<P: Copy, const R: usize, const C: usize>(acc: &[[P; C]; R],
     column
 }
 
+/// The first `n <= 8` values at `p`, then zeros, in both groups.
+///
+/// # Safety
+/// `n` f32 must be readable at `p`.
+#[inline(always)]
+pub(crate) unsafe fn twice_part<P: Pair>(p: *const f32, n: usize) -> P {
+    let mut padded = [0.0f32; 8];
+    debug_assert!(n <= 8);
+    // SAFETY: n <= 8 values are readable at `p`, and `padded` holds eight.
+    unsafe {
+        std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), n);
+        P::twice(padded.as_ptr())
+    }
+}
+
 /// A pair in two registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Two<V>(V, V);

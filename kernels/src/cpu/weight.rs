@@ -107,21 +107,6 @@ pub(crate) trait Elem {
         unsafe { [Self::load_pair(a, b), Self::load_pair(a.add(8 * Self::SIZE), b.add(8 * Self::SIZE))] }
     }
 
-    /// The first `n <= 8` elements, then zeros.
-    ///
-    /// # Safety
-    /// `n * SIZE` bytes must be readable at `p`.
-    #[inline(always)]
-    unsafe fn load_part<V: Lanes>(p: *const u8, n: usize) -> V {
-        let mut padded = [0u8; 32];
-        debug_assert!(n <= 8);
-        // SAFETY: n * SIZE bytes are readable at `p`, and `padded` holds 8 * SIZE <= 32.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), n * Self::SIZE);
-            Self::load(padded.as_ptr())
-        }
-    }
-
     /// The first `n <= 8` elements at `a` and at `b`, then zeros.
     ///
     /// # Safety

@@ -3,8 +3,8 @@
 use super::block::QUERIES;
 use super::{AttnArgs, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
-use crate::cpu::pair::{Pair, column};
-use crate::cpu::weight::{Elem, F32};
+use crate::cpu::pair::{Pair, column, twice_part};
+use crate::cpu::weight::Elem;
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
 type Scores = [[f32; SEGMENT_TOKENS]; QUERIES];
@@ -213,7 +213,7 @@ unsafe fn dots<V: Lanes, E: Elem, const R: usize, const C: usize>(
             // SAFETY: n elements are left in each query.
             qs[c] = unsafe {
                 let p = q[c].add(k);
-                if n == 8 { V::Pair::twice(p) } else { F32::load_pair_part(p.cast(), p.cast(), n) }
+                if n == 8 { V::Pair::twice(p) } else { twice_part(p, n) }
             };
         }
         for r in 0..R {

@@ -1,7 +1,7 @@
 //! Products of a few activations with the weights as they lie in memory.
 
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::{Pair, column};
+use crate::cpu::pair::{Pair, column, twice_part};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers};
 
@@ -148,19 +148,4 @@ unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
         k += n;
     }
     acc
-}
-
-/// The first `n <= 8` values at `p`, then zeros, in both groups.
-///
-/// # Safety
-/// `n` f32 must be readable at `p`.
-#[inline(always)]
-pub(super) unsafe fn twice_part<P: Pair>(p: *const f32, n: usize) -> P {
-    let mut padded = [0.0f32; 8];
-    debug_assert!(n <= 8);
-    // SAFETY: n <= 8 values are readable at `p`, and `padded` holds eight.
-    unsafe {
-        std::ptr::copy_nonoverlapping(p, padded.as_mut_ptr(), n);
-        P::twice(padded.as_ptr())
-    }
 }

@@ -7,9 +7,8 @@
 
 use std::ops::Range;
 
-use super::direct::twice_part;
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::{Pair, column};
+use crate::cpu::pair::{Pair, column, twice_part};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
