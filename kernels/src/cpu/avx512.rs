@@ -1,7 +1,7 @@
 //! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
 //! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
 
-use super::avx2::{join_tree, ymm_lanes};
+use super::avx2::{halves, join_tree, quarters, ymm_lanes};
 use super::pair::Pair;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
@@ -152,6 +152,11 @@ impl Pair for Zmm {
             i += 4;
         }
         out
+    }
+
+    #[inline(always)]
+    fn sums_of_four(pairs: [Self; 4]) -> [f32; 8] {
+        sum_four(pairs)
     }
 }
 

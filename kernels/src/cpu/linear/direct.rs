@@ -1,7 +1,7 @@
 //! Products of a few activations with the weights as they lie in memory.
 
-use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::{Pair, column, twice_part};
+use super::part::{Ahead, Part, ROWS, WIDE, flat, flat_mut, join, tile_range};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers};
 
@@ -81,10 +81,8 @@ impl Direct<'_> {
                 let x = part.x.as_ptr().add(t * k + from);
                 products::<V, E, R, C>(w, x, k, to - from, ahead.from(from * E::SIZE))
             };
-            for c in 0..C {
-                let sums = V::Pair::sums(column(&acc, c));
-                join(i, &sums, &mut joined[c], &mut held[c]);
-            }
+            let sums = tile_sums(&acc);
+            join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
         }
         for c in 0..C {
             part.finish(row, t + c, joined[c].as_flattened());
