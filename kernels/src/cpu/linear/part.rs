@@ -10,7 +10,7 @@ pub(super) const ROWS: usize = 8;
 /// Most activations in a register tile.
 pub(super) const WIDE: usize = 6;
 /// Up to so many activations meet the weights as they lie; for more it pays to turn weights into f32 first.
-const DIRECT: usize = 12;
+const DIRECT: usize = 16;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
 
