@@ -158,7 +158,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
             devices: m.devices.clone(),
             threads: m.threads,
             max_batch_rows: m.max_batch,
-            max_step_tokens: m.max_step_tokens,
+            max_step_tokens: m.step_tokens(config.device),
             // Routes enter at the first model, and its tokens are what a router's file scores.
             heads: if index == 0 { heads.clone() } else { Vec::new() },
         })

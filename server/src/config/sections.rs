@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::device::DeviceName;
+
 /// One model and its placement.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ModelSection {
@@ -21,17 +23,30 @@ pub struct ModelSection {
     pub revision: Option<String>,
     /// The devices that hold it, one equal part each.
     pub devices: Vec<usize>,
-    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or one per core that it shares with other models.
+    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or one per core that it
+    /// shares with other models.
     pub threads: usize,
     /// Cores that its threads are bound to; empty: none in particular.
     #[serde(default)]
     pub cores: Vec<usize>,
     /// Most rows in one step.
     pub max_batch: usize,
-    /// Most tokens fed in one step.
+    /// Most tokens fed in one step; 0 depends on the device, see [`ModelSection::step_tokens`].
     pub max_step_tokens: usize,
     /// Price of a million tokens fed through it.
     pub price: Option<f64>,
+}
+
+impl ModelSection {
+    /// Most tokens fed in one step on `device`. Unless it is stated, a step of a CPU feeds few enough that it ends within a
+    /// second or so on a small machine, and a step of a GPU enough to fill it.
+    pub fn step_tokens(&self, device: DeviceName) -> usize {
+        match (self.max_step_tokens, device) {
+            (0, DeviceName::Cpu) => self.max_batch.max(128),
+            (0, DeviceName::Cuda) => self.max_batch.max(512),
+            (stated, _) => stated,
+        }
+    }
 }
 
 /// Memory.

@@ -102,9 +102,10 @@ const MODEL: &[Key] = &[
     Key::new("max_batch", Int(1, 4096), "32", "Most rows in one step."),
     Key::new(
         "max_step_tokens",
-        Int(1, 65_536),
-        "512",
-        "Most tokens fed in one step, at least `max_batch`; longer prompts are fed in pieces.",
+        Int(0, 65_536),
+        "0",
+        "Most tokens fed in one step, at least `max_batch`; longer prompts are fed in pieces, and who waits for a token beside \
+         them waits for a piece. 0: 128 on the CPU, 512 on GPUs, or `max_batch` where that is more.",
     ),
     Key::optional(
         "price",
