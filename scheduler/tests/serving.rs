@@ -45,6 +45,7 @@ fn pair(clients: usize) -> ServingSpec {
             shared_prefix: 0,
             max_new_tokens: None,
             shares: vec![],
+            staggered: false,
         },
         clients: ClientFaults::default(),
         planning_time: 10 * MS,

@@ -271,7 +271,15 @@ fn source(args: &BenchArgs, device: Option<DeviceName>, interrupted: &AtomicBool
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(Pair { name, config, sections: Vec::new(), problems: None })
     };
-    Ok(Source::Pairs(args.config.iter().map(pair).collect::<Result<_, _>>()?))
+    let mut pairs: Vec<Pair> = args.config.iter().map(pair).collect::<Result<_, _>>()?;
+    // Files of one name in several folders are told apart by their paths.
+    let names: Vec<String> = pairs.iter().map(|pair| pair.name.clone()).collect();
+    for (pair, path) in pairs.iter_mut().zip(&args.config) {
+        if names.iter().filter(|name| **name == pair.name).count() > 1 {
+            pair.name = path.display().to_string();
+        }
+    }
+    Ok(Source::Pairs(pairs))
 }
 
 /// Router files of the flags, and those that lie beside the demo pair.

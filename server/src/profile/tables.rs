@@ -105,8 +105,21 @@ impl Profile {
         Measured { steps, slowdown: self.slowdown(model, models) }
     }
 
-    /// A virtual device that takes as long: by fed tokens, by what rows cost beside, and by context. Up to `most_tokens`
-    /// per step.
+    /// What reading a further token of context adds for every token that a row feeds behind its first, in milliseconds:
+    /// those that are fed together share the reading. 0 where it was not measured.
+    fn further_ms(&self, model: &ModelProfile) -> f64 {
+        let (Some(far), Some(cached)) = (model.far.first(), model.cached.last()) else { return 0.0 };
+        let (context, further) = (cached.at as f64 - self.context as f64, far.at as f64 - 1.0);
+        if context <= 0.0 || further <= 0.0 {
+            return 0.0;
+        }
+        let reading = self.ms(far) - self.extend_ms(model, far.at) - self.cached_ms(model) * context;
+        (reading / (further * context)).clamp(0.0, self.cached_ms(model))
+    }
+
+    /// A virtual device that takes as long: by fed tokens, by what rows cost beside, and by what attention reads. Up to
+    /// `most_tokens` per step. Attention is taken out of the measured points, since it depends on where a row's tokens
+    /// stand: a chunk that was measured behind a context costs more than prompts as long together.
     pub(crate) fn device(
         &self,
         model: &ModelProfile,
@@ -121,20 +134,36 @@ impl Profile {
         fed.sort_unstable();
         fed.dedup();
         let most_rows = model.decode.last().map_or(1, |p| p.at);
+        let attention = ServingDevice {
+            per_cached: 1e6 * self.cached_ms(model),
+            per_cached_further: 1e6 * self.further_ms(model),
+            slowdown: self.slowdown(model, models),
+            ..ServingDevice::default()
+        };
+        let (decode, extend) = self.without(model, &attention);
         // Rows cost something beside their tokens; where a row that feeds as many took longer, that was noise.
-        let base = |fed: usize| match self.extend_ms(model, fed) {
-            ms if fed <= most_rows => ms.min(self.decode_ms(model, fed)),
+        let base = |fed: usize| match line_at(&extend, fed as f64) {
+            ms if fed <= most_rows => ms.min(line_at(&decode, fed as f64)),
             ms => ms,
         };
-        let extra = |rows: usize| (self.decode_ms(model, rows) - base(rows)).max(0.0);
+        let extra = |rows: usize| (line_at(&decode, rows as f64) - base(rows)).max(0.0);
         ServingDevice {
             table: fed.iter().map(|&fed| (fed as u32, nanos(base(fed)))).collect(),
             rows: rows.iter().map(|&rows| (rows as u32, nanos(extra(rows)))).collect(),
-            per_cached: 1e6 * self.cached_ms(model),
-            cached_base: self.context as u32,
-            slowdown: self.slowdown(model, models),
-            ..ServingDevice::default()
+            ..attention
         }
+    }
+
+    /// The points of rows that feed a token each, and of one row that feeds several, less what attention read in them.
+    fn without(&self, model: &ModelProfile, attention: &ServingDevice) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
+        let less = |ms: f64, reading: f64| (ms - reading / 1e6).max(0.0);
+        let one = attention.reading(self.context, 1);
+        let decode: Vec<(f64, f64)> =
+            model.decode.iter().map(|p| (p.at as f64, less(self.ms(p), p.at as f64 * one))).collect();
+        let chunks = model.extend.iter().filter(|p| p.at > 1);
+        let chunks = chunks.map(|p| (p.at as f64, less(self.ms(p), attention.reading(self.context, p.at))));
+        let extend = decode[..1].iter().copied().chain(chunks).collect();
+        (decode, extend)
     }
 }
 
@@ -183,15 +212,28 @@ mod tests {
         let profile = pair();
         let models: Vec<_> = profile.models.iter().collect();
         let device = profile.device(models[1], &models, 512);
-        let ms = |rows, fed, cached| device.step_time_at(rows, fed, cached) as f64 / 1e6;
-        near(ms(1, 1, 256), 60.0);
-        near(ms(2, 2, 512), 60.0);
-        near(ms(8, 8, 8 * 256), 180.0);
-        near(ms(1, 64, 256), 1_200.0);
-        near(ms(1, 512, 256), 9_600.0);
-        near(ms(1, 1, 4_096), 90.0);
+        let ms = |rows: &[(usize, usize)]| device.step_time_of(rows.iter().copied()) as f64 / 1e6;
+        near(ms(&[(256, 1)]), 60.0);
+        near(ms(&[(256, 1); 2]), 60.0);
+        near(ms(&[(256, 1); 8]), 180.0);
+        near(ms(&[(256, 64)]), 1_200.0);
+        near(ms(&[(4_096, 1)]), 90.0);
+        near(ms(&[(4_096, 16)]), 360.0);
         near(device.slowdown, 1.1);
         assert_eq!(profile.device(models[1], &models[1..], 512).slowdown, 1.0, "no other model");
+    }
+
+    #[test]
+    fn prompts_do_not_pay_for_the_context_behind_which_chunks_were_measured() {
+        let profile = pair();
+        let models: Vec<_> = profile.models.iter().collect();
+        let device = profile.device(models[1], &models, 512);
+        let ms = |rows: &[(usize, usize)]| device.step_time_of(rows.iter().copied()) as f64 / 1e6;
+        let reading = |cached, fed| device.reading(cached, fed) / 1e6;
+        near(ms(&[(0, 64)]), 1_200.0 - reading(256, 64) + reading(0, 64));
+        // 512 tokens in one chunk behind 256 others read far more than eight prompts of 64.
+        let (chunk, prompts) = (ms(&[(256, 512)]), ms(&[(0, 64); 8]));
+        assert!(prompts < chunk - 0.9 * (reading(256, 512) - 8.0 * reading(0, 64)), "{prompts} {chunk}");
     }
 
     #[test]
