@@ -17,8 +17,10 @@ import table
 
 # More attempts than that many per wanted repeat are not made on a noisy machine.
 ATTEMPTS = 3
-# Answers of a client within the window and before it. Answers are staggered, so a window sees every part of an answer.
-WINDOW = {"resume": (2.0, 0.5), "readmit": (0.5, 0.25)}
+# Answers of a client before the window, and the part of a window that re-admission gets. Answers are staggered, so that
+# a window sees every part of an answer.
+WARM_UP = {"resume": 0.5, "readmit": 0.25}
+PART = {"resume": 1.0, "readmit": 0.25}
 # Re-admission feeds every context anew at every handoff: dozens of times slower, so one policy shows it.
 READMITTED = ["eager"]
 
@@ -26,13 +28,12 @@ READMITTED = ["eager"]
 class Cell:
     """One line of the table: a policy under one handoff and number of clients, and its repeats."""
 
-    def __init__(self, name, policy, handoff, clients, answer):
-        window, before = WINDOW[handoff]
+    def __init__(self, name, policy, handoff, clients, args):
         self.name, self.policy, self.handoff, self.clients = name, policy, handoff, clients
-        self.tokens = max(round(window * answer * clients), 1)
-        self.warm_answers = max(round(before * clients), 1)
+        self.tokens = max(round(args.answers * PART[handoff] * args.answer * clients), 1)
+        self.warm_answers = max(round(WARM_UP[handoff] * clients), 1)
         # Staggered answers of a length end one after another: the n-th end comes after n shares of one of each client.
-        self.warm_tokens = self.warm_answers * answer
+        self.warm_tokens = self.warm_answers * args.answer
         self.runs, self.discarded, self.predicted, self.explained = [], [], None, None
 
     def take(self, run):
@@ -57,6 +58,7 @@ def arguments():
     parser.add_argument("--max-foreign", type=float, default=10.0, help="percent; a repeat with more is discarded")
     parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt")
     parser.add_argument("--answer", type=int, default=64, help="tokens of an answer")
+    parser.add_argument("--answers", type=float, default=2.0, help="a window has so many answers of every client")
     parser.add_argument("--vocab", type=int, default=49152, help="ids of prompts are below this")
     parser.add_argument("--profile-rounds", type=int, default=7)
     parser.add_argument("--profile-sample-ms", type=int, default=300)
@@ -79,9 +81,9 @@ def cells_of(args, sim):
         delayed = sim.best("threshold", clients)
         hold = sim.best("threshold+hold", clients)
         policies = [("step-sync", "step-sync"), ("eager", "eager"), ("delayed", delayed), ("hold", hold)]
-        found += [Cell(name, policy, "resume", clients, args.answer) for name, policy in policies]
+        found += [Cell(name, policy, "resume", clients, args) for name, policy in policies]
     for clients in args.readmit_clients:
-        found += [Cell("readmit, " + name, name, "readmit", clients, args.answer) for name in READMITTED]
+        found += [Cell("readmit, " + name, name, "readmit", clients, args) for name in READMITTED]
     return found
 
 

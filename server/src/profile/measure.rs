@@ -11,7 +11,8 @@ use crate::cli::tell;
 /// Rows of the steps that are measured, up to the model's most.
 const ROWS: &[usize] = &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Tokens that one row feeds, up to the longest that is asked for.
-const FED: &[usize] = &[2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048];
+/// Between 4 and 16, where kernels change from reading weights to multiplying, they are close together.
+const FED: &[usize] = &[2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 64, 128, 256, 512, 1_024, 2_048];
 /// Tokens that a row feeds behind the longest context: enough to tell what each further one reads, few enough that two
 /// steps do not take the whole round.
 pub(super) const FAR_FED: usize = 16;

@@ -95,14 +95,17 @@ impl Profile {
         self.beside.iter().filter(of).map(factor).fold(1.0, f64::max)
     }
 
-    /// What the planner's estimates begin with. Steps are known by the tokens that they feed: up to the largest batch these
-    /// are rows that feed one each, and beyond, one row.
+    /// What the planner's estimates begin with: steps by the tokens that they feed, and what rows cost beside.
     pub(crate) fn measured(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Measured {
+        let (decode, extend) = self.without(model, &ServingDevice::default());
         let most = model.decode.last().map_or(1, |p| p.at);
-        let decode = model.decode.iter();
-        let points = decode.chain(model.extend.iter().filter(|p| p.at > most));
-        let steps = points.map(|p| (p.at, nanos(self.ms(p)))).collect();
-        Measured { steps, slowdown: self.slowdown(model, models) }
+        let mut fed: Vec<usize> = model.decode.iter().chain(&model.extend).map(|p| p.at).collect();
+        fed.sort_unstable();
+        fed.dedup();
+        let tokens = |fed: usize| of_tokens(&decode, &extend, most, fed);
+        let rows = model.decode.iter().map(|p| (p.at, nanos((self.ms(p) - tokens(p.at)).max(0.0)))).collect();
+        let steps = fed.iter().map(|&fed| (fed, nanos(tokens(fed)))).collect();
+        Measured { steps, rows, slowdown: self.slowdown(model, models) }
     }
 
     /// What reading a further token of context adds for every token that a row feeds behind its first, in milliseconds:
@@ -141,11 +144,7 @@ impl Profile {
             ..ServingDevice::default()
         };
         let (decode, extend) = self.without(model, &attention);
-        // Rows cost something beside their tokens; where a row that feeds as many took longer, that was noise.
-        let base = |fed: usize| match line_at(&extend, fed as f64) {
-            ms if fed <= most_rows => ms.min(line_at(&decode, fed as f64)),
-            ms => ms,
-        };
+        let base = |fed: usize| of_tokens(&decode, &extend, most_rows, fed);
         let extra = |rows: usize| (line_at(&decode, rows as f64) - base(rows)).max(0.0);
         ServingDevice {
             table: fed.iter().map(|&fed| (fed as u32, nanos(base(fed)))).collect(),
@@ -164,6 +163,15 @@ impl Profile {
         let chunks = chunks.map(|p| (p.at as f64, less(self.ms(p), attention.reading(self.context, p.at))));
         let extend = decode[..1].iter().copied().chain(chunks).collect();
         (decode, extend)
+    }
+}
+
+/// What feeding so many tokens takes, by the times of rows that feed one each and of one row that feeds several. Rows cost
+/// something beside their tokens; where a row that feeds as many took longer, that was noise.
+fn of_tokens(decode: &[(f64, f64)], extend: &[(f64, f64)], most_rows: usize, fed: usize) -> f64 {
+    match line_at(extend, fed as f64) {
+        ms if fed <= most_rows => ms.min(line_at(decode, fed as f64)),
+        ms => ms,
     }
 }
 
@@ -251,13 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn the_estimates_begin_with_batches_and_then_chunks() {
+    fn the_estimates_begin_with_chunks_and_what_rows_cost_beside() {
         let profile = pair();
         let models: Vec<_> = profile.models.iter().collect();
         let measured = profile.measured(models[0], &models);
         let at: Vec<usize> = measured.steps.iter().map(|(fed, _)| *fed).collect();
         assert_eq!(at, [1, 2, 4, 8, 16, 64]);
-        assert_eq!((measured.steps[3].1, measured.slowdown), (18_000_000, 1.25));
+        // A row of eight tokens takes 16 ms, on the line from 9 to 30; eight rows take 18.
+        assert_eq!((measured.steps[3].1, measured.slowdown), (16_000_000, 1.25));
+        assert_eq!(measured.rows, [(1, 0), (2, 0), (4, 0), (8, 2_000_000)]);
     }
 
     #[test]
