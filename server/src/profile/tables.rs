@@ -8,6 +8,9 @@ use tokenrouter_scheduler::{Measured, Nanos};
 use super::file::{ModelProfile, Point, Profile, Trusted};
 use super::machine::Machine;
 
+/// Points (rows or tokens, milliseconds), ascending, with straight lines between.
+type Line = Vec<(f64, f64)>;
+
 impl Profile {
     /// The model of this name.
     ///
@@ -97,7 +100,7 @@ impl Profile {
 
     /// What the planner's estimates begin with: steps by the tokens that they feed, and what rows cost beside.
     pub(crate) fn measured(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Measured {
-        let (decode, extend) = self.without(model, &ServingDevice::default());
+        let [decode, extend] = self.without(model, &ServingDevice::default());
         let most = model.decode.last().map_or(1, |p| p.at);
         let mut fed: Vec<usize> = model.decode.iter().chain(&model.extend).map(|p| p.at).collect();
         fed.sort_unstable();
@@ -143,7 +146,7 @@ impl Profile {
             slowdown: self.slowdown(model, models),
             ..ServingDevice::default()
         };
-        let (decode, extend) = self.without(model, &attention);
+        let [decode, extend] = self.without(model, &attention);
         let base = |fed: usize| of_tokens(&decode, &extend, most_rows, fed);
         let extra = |rows: usize| (line_at(&decode, rows as f64) - base(rows)).max(0.0);
         ServingDevice {
@@ -154,15 +157,15 @@ impl Profile {
     }
 
     /// The points of rows that feed a token each, and of one row that feeds several, less what attention read in them.
-    fn without(&self, model: &ModelProfile, attention: &ServingDevice) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
+    fn without(&self, model: &ModelProfile, attention: &ServingDevice) -> [Line; 2] {
         let less = |ms: f64, reading: f64| (ms - reading / 1e6).max(0.0);
         let one = attention.reading(self.context, 1);
-        let decode: Vec<(f64, f64)> =
+        let decode: Line =
             model.decode.iter().map(|p| (p.at as f64, less(self.ms(p), p.at as f64 * one))).collect();
         let chunks = model.extend.iter().filter(|p| p.at > 1);
         let chunks = chunks.map(|p| (p.at as f64, less(self.ms(p), attention.reading(self.context, p.at))));
         let extend = decode[..1].iter().copied().chain(chunks).collect();
-        (decode, extend)
+        [decode, extend]
     }
 }
 
