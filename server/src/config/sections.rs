@@ -21,7 +21,7 @@ pub struct ModelSection {
     pub revision: Option<String>,
     /// The devices that hold it, one equal part each.
     pub devices: Vec<usize>,
-    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or a share of all.
+    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or one per core that it shares with other models.
     pub threads: usize,
     /// Cores that its threads are bound to; empty: none in particular.
     #[serde(default)]

@@ -92,7 +92,7 @@ const MODEL: &[Key] = &[
         Int(0, 512),
         "0",
         "Threads of its worker groups on the CPU, divided over its devices; 0: as many as `cores` names, and without \
-         them the cores are divided over the models in proportion to their weights, one each at least.",
+         them one per core, and all such models share the cores: a model that works alone has all of them.",
     ),
     Key::optional(
         "cores",

@@ -1,7 +1,7 @@
 //! Products of a few activations with the weights as they lie in memory.
 
-use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::{Pair, column, twice_part};
+use super::part::{Ahead, Part, ROWS, WIDE, flat, flat_mut, join, tile_range};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers};
 
@@ -34,7 +34,11 @@ impl Direct<'_> {
         let (t, stride) = (self.0.t, self.0.w.cols() * E::SIZE);
         let next = self.0.w.data().as_ptr().wrapping_add((row + ROWS) * stride);
         let ahead = Ahead { at: next, stride, rows: ROWS };
-        let count = if V::WIDE_TILES { t.div_ceil(WIDE) } else { t };
+        let count = match V::REGISTERS {
+            Registers::ThirtyTwo => t.div_ceil(2 * WIDE),
+            Registers::Sixteen => t.div_ceil(WIDE),
+            Registers::Unknown => t,
+        };
         for i in 0..count {
             let t = tile_range(t, count, i);
             let ahead = ahead.share(count, i);
@@ -44,7 +48,13 @@ impl Direct<'_> {
                 (Registers::ThirtyTwo, 3) => self.tile::<V, E, 4, 3>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 4) => self.tile::<V, E, 4, 4>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 5) => self.tile::<V, E, 4, 5>(row, t.start, ahead),
-                (Registers::ThirtyTwo, _) => self.tile::<V, E, 4, WIDE>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 6) => self.tile::<V, E, 4, WIDE>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 7) => self.groups::<V, E, 2, 7>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 8) => self.groups::<V, E, 2, 8>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 9) => self.groups::<V, E, 2, 9>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 10) => self.groups::<V, E, 2, 10>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 11) => self.groups::<V, E, 2, 11>(row, t.start, ahead),
+                (Registers::ThirtyTwo, _) => self.groups::<V, E, 2, 12>(row, t.start, ahead),
                 (Registers::Sixteen, 1) => self.groups::<V, E, 2, 1>(row, t.start, ahead),
                 (Registers::Sixteen, 2) => self.groups::<V, E, 2, 2>(row, t.start, ahead),
                 (Registers::Sixteen, 3) => self.groups::<V, E, 1, 3>(row, t.start, ahead),
@@ -81,10 +91,8 @@ impl Direct<'_> {
                 let x = part.x.as_ptr().add(t * k + from);
                 products::<V, E, R, C>(w, x, k, to - from, ahead.from(from * E::SIZE))
             };
-            for c in 0..C {
-                let sums = V::Pair::sums(column(&acc, c));
-                join(i, &sums, &mut joined[c], &mut held[c]);
-            }
+            let sums = tile_sums(&acc);
+            join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
         }
         for c in 0..C {
             part.finish(row, t + c, joined[c].as_flattened());

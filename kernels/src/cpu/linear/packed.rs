@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
-use crate::cpu::pair::{Pair, column, twice_part};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
@@ -238,17 +238,16 @@ impl Tiles<'_> {
             let size = self.part.w.dtype().size();
             multiply::<V, R, C>(&mut acc, w, x, k, stretch.to - stretch.from, tile.ahead, size);
         }
-        for c in 0..C {
-            if stretch.ends {
-                let sums = V::Pair::sums(column(&acc, c));
-                let (at, first) = (tile.at + c, tile.group * R);
-                let (mut joined, mut held) = ([[0.0; 2]; R], [[0.0; 2]; R]);
-                joined.copy_from_slice(&self.scratch.sums[at][first..first + R]);
-                held.copy_from_slice(&self.scratch.held[at][first..first + R]);
-                join(stretch.segment, &sums, &mut joined, &mut held);
-                self.scratch.sums[at][first..first + R].copy_from_slice(&joined);
-                self.scratch.held[at][first..first + R].copy_from_slice(&held);
-            } else {
+        if stretch.ends {
+            let (group, sums) = (tile.group * R, tile_sums(&acc));
+            for c in 0..C {
+                let at = tile.at + c;
+                let joined = self.scratch.sums[at][group..group + R].as_flattened_mut();
+                let held = self.scratch.held[at][group..group + R].as_flattened_mut();
+                join(stretch.segment, sums[c].as_flattened(), joined, held);
+            }
+        } else {
+            for c in 0..C {
                 for r in 0..R {
                     // SAFETY: as above.
                     unsafe { acc[r][c].write(carried.add(c * ROWS * 8 + 16 * r)) };
