@@ -72,6 +72,8 @@ pub(crate) trait Lanes: Copy {
     }
     /// The largest lane, joined in the same tree as [`Lanes::sum`].
     fn largest(self) -> f32;
+    /// Lane `j` of row `i` becomes lane `i` of row `j`.
+    fn transposed(rows: [Self; 8]) -> [Self; 8];
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -248,6 +250,17 @@ impl Lanes for Portable {
         let a = self.0;
         let max = |x: f32, y: f32| if x > y { x } else { y };
         max(max(max(a[0], a[4]), max(a[2], a[6])), max(max(a[1], a[5]), max(a[3], a[7])))
+    }
+
+    #[inline(always)]
+    fn transposed(rows: [Self; 8]) -> [Self; 8] {
+        let mut out = rows;
+        for i in 0..8 {
+            for j in 0..8 {
+                out[j].0[i] = rows[i].0[j];
+            }
+        }
+        out
     }
 
     #[inline(always)]

@@ -4,15 +4,15 @@
 use super::Lanes;
 
 /// Below this the exponential is 0: the scaling by powers of two stays in normal numbers.
-const LOWEST: f32 = -86.6;
+pub(super) const LOWEST: f32 = -86.6;
 /// Above this the exponential is infinite.
 const HIGHEST: f32 = 88.73;
 /// `1.5 * 2^23`: adding it rounds to an integer, which then sits in the low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(super) const ROUND: f32 = 12_582_912.0;
 /// `ln 2` less its f32 value.
-const LN_2_REST: f32 = (std::f64::consts::LN_2 - std::f32::consts::LN_2 as f64) as f32;
+pub(super) const LN_2_REST: f32 = (std::f64::consts::LN_2 - std::f32::consts::LN_2 as f64) as f32;
 /// `1/7! .. 1/2!`: the series up to `r^7` leaves less than 6e-9 for `|r| <= ln(2)/2`.
-const SERIES: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
+pub(super) const SERIES: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
 
 /// `e^x` within 2 units in the last place; 0 below -86.6, infinite above 88.73, NaN for NaN.
 ///

@@ -27,9 +27,9 @@ pub(super) struct Block<'a> {
 
 /// Running state of one query.
 #[derive(Clone, Copy, Default)]
-struct State {
-    max: f32,
-    sum: f32,
+pub(super) struct State {
+    pub(super) max: f32,
+    pub(super) sum: f32,
 }
 
 /// A segment of the cache as some queries see it.
@@ -91,7 +91,7 @@ impl Block<'_> {
 
     /// Where query `query` begins in q and in out: query heads of one token follow each other.
     #[inline(always)]
-    fn at(&self, query: usize) -> usize {
+    pub(super) fn at(&self, query: usize) -> usize {
         let layout = self.args.kv.layout();
         let (token, head) = (self.tokens.start + query / self.count, self.first + query % self.count);
         let heads = self.args.q_heads / layout.kv_heads;
@@ -165,7 +165,7 @@ impl Block<'_> {
 impl State {
     /// Takes a segment in; returns the factors of the old and of the new output.
     #[inline(always)]
-    fn fold(&mut self, segment: &State) -> (f32, f32) {
+    pub(super) fn fold(&mut self, segment: &State) -> (f32, f32) {
         let max = if self.max > segment.max { self.max } else { segment.max };
         let (a, b) = (exp(self.max - max), exp(segment.max - max));
         self.sum = self.sum.mul_add(a, segment.sum * b);
