@@ -24,9 +24,9 @@ use super::{Ctx, KvArena, PAGE_TOKENS, StepTokens, dispatch, part_count, part_ra
 /// Cache positions in a segment.
 pub const SEGMENT_TOKENS: usize = 256;
 const SEGMENT_PAGES: usize = SEGMENT_TOKENS / PAGE_TOKENS;
-/// Queries (a token's query heads) whose state is kept at a time; more go in several passes.
+/// Query heads of a token that go together, and queries (a token's query heads) if keys and values are not [`packed`].
 const GROUP: usize = 32;
-/// Most tokens of a row that pass by a segment of the cache together.
+/// Tokens of a row that go together whatever the number of threads: they share what they read.
 const TOKENS: usize = 8;
 
 /// Arguments of [`attention`]; `Hq` query heads of `D` elements.
@@ -77,7 +77,7 @@ pub fn attention(ctx: Ctx<'_>, args: AttnArgs<'_>, out: &mut [f32]) {
                     let count = (heads - first).min(GROUP);
                     let (tokens, queries) = (run.clone(), run.len() * count);
                     let block = Block { args: &args, tokens, head, first, count, out: &out };
-                    if queries >= packed::FEWEST && d <= packed::LONGEST {
+                    if packed::pays(ctx.isa, queries, d) {
                         block.packed(ctx.isa);
                     } else {
                         dispatch(ctx.isa, block);
@@ -95,14 +95,14 @@ fn together(ctx: &Ctx<'_>, args: &AttnArgs<'_>, heads: usize) -> usize {
     if args.tokens.row_page_start.len() > t {
         return 1;
     }
-    let queries = if layout.head_dim <= packed::LONGEST { packed::QUERIES } else { GROUP };
+    let queries = if layout.head_dim <= packed::LONGEST { packed::most(layout.head_dim) } else { GROUP };
     let most = (queries / heads.min(GROUP)).max(1);
     let threads = ctx.workers.threads();
     if threads == 1 {
         return most;
     }
     let fair = (t * layout.kv_heads).div_ceil(4 * threads);
-    fair.clamp((GROUP / heads).clamp(1, TOKENS), most.max(TOKENS))
+    fair.clamp((GROUP / heads).clamp(1, TOKENS), most)
 }
 
 /// Cuts a range of tokens where the row changes or positions do not ascend.

@@ -2,7 +2,7 @@
 //! the [module text](super) by itself, whether they share a wide register or not.
 
 use super::Lanes;
-use super::math::exp_lanes;
+use super::math::exp_lanes_below;
 
 /// Eight lanes of a first row and eight of a second.
 pub(crate) trait Pair: Copy {
@@ -159,7 +159,7 @@ impl<V: Lanes> Pair for Two<V> {
 
     #[inline(always)]
     fn exp_below(self) -> Self {
-        Two(exp_lanes(self.0), exp_lanes(self.1))
+        Two(exp_lanes_below(self.0), exp_lanes_below(self.1))
     }
 
     #[inline(always)]

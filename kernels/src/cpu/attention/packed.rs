@@ -7,6 +7,7 @@
 //!
 //! What is kept between the blocks of a segment (scores, sums of values) lies in [`Scratch`].
 
+mod ahead;
 mod scores;
 mod softmax;
 mod turn;
@@ -14,6 +15,7 @@ mod values;
 
 use std::mem::MaybeUninit;
 
+use self::ahead::Ahead;
 use self::scores::Scores;
 use self::softmax::{Finish, Softmax};
 use self::turn::Turn;
@@ -23,10 +25,10 @@ use super::{SEGMENT_PAGES, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
 use crate::cpu::{Isa, PAGE_TOKENS, dispatch};
 
-/// Most queries that go together.
-pub(super) const QUERIES: usize = 192;
-/// Fewest that are worth turning keys and values for.
-pub(super) const FEWEST: usize = 16;
+/// Most queries that go together, with sums of at most [`SUMS`] values: turning a block costs as much as some six of them.
+const QUERIES: usize = 384;
+/// Most sums of values.
+const SUMS: usize = QUERIES * 128;
 /// Largest head dimension; vectors that are longer go without.
 pub(super) const LONGEST: usize = 256;
 /// Positions of a group: keys of a group lie side by side. A register tile takes one at most.
@@ -44,7 +46,7 @@ struct Scratch {
     /// Scores, then weights, of a segment `[query][position]`.
     scores: [f32; QUERIES * SEGMENT_TOKENS],
     /// Weighted sums of values `[query][element]`.
-    sums: [f32; QUERIES * LONGEST],
+    sums: [f32; SUMS],
 }
 
 /// A token's query head.
@@ -65,6 +67,8 @@ struct Segment<'a> {
     /// Its first position.
     from: usize,
     pages: &'a [u32],
+    /// The pages behind it.
+    next: &'a [u32],
     /// `f32` from one vector of values to the next in a block, and of sums: whole pairs of registers.
     stride: usize,
     scores: *mut f32,
@@ -105,17 +109,17 @@ impl Block<'_> {
             *query = Query { at: self.at(i), length, ..Query::default() };
         }
         let d = self.args.kv.layout().head_dim;
-        assert!(d <= LONGEST);
+        assert!(d <= LONGEST && queries.len() <= most(d));
         let longest = queries.last().map_or(0, |query| query.length);
-        let pages = &self.args.tokens.pages_of(self.tokens.start)[..longest.div_ceil(PAGE_TOKENS)];
-        for (index, pages) in pages.chunks(SEGMENT_PAGES).enumerate() {
+        let all = &self.args.tokens.pages_of(self.tokens.start)[..longest.div_ceil(PAGE_TOKENS)];
+        for (index, pages) in all.chunks(SEGMENT_PAGES).enumerate() {
             let from = index * SEGMENT_TOKENS;
+            let next = &all[index * SEGMENT_PAGES + pages.len()..];
             // SAFETY: the fields of `scratch` are only named, not read.
-            let (block, scores, sums) = unsafe {
-                (&raw mut (*scratch).block, &raw mut (*scratch).scores, &raw mut (*scratch).sums)
-            };
+            let (block, scores, sums) =
+                unsafe { (&raw mut (*scratch).block, &raw mut (*scratch).scores, &raw mut (*scratch).sums) };
             let (block, scores, sums) = (block.cast(), scores.cast(), sums.cast());
-            let segment = Segment { from, pages, stride: d.next_multiple_of(16), block, scores, sums };
+            let segment = Segment { from, pages, next, stride: stride(d), block, scores, sums };
             // Positions ascend, so those that see something of the segment are the last ones.
             let first = queries.partition_point(|query| query.length <= from);
             self.segment(isa, segment, &mut queries[first..]);
@@ -124,19 +128,47 @@ impl Block<'_> {
     }
 
     fn segment(&self, isa: Isa, segment: Segment<'_>, queries: &mut [Query]) {
-        let stretches = || {
-            let all = segment.pages.len() * PAGE_TOKENS;
-            let most = (USUAL / segment.stride / GROUP * GROUP).clamp(GROUP, SEGMENT_TOKENS);
-            (0..all).step_by(most).map(move |from| Stretch { from, len: most.min(all - from) })
-        };
+        let most = (USUAL / segment.stride / GROUP * GROUP).clamp(GROUP, SEGMENT_TOKENS);
+        let end = segment.pages.len() * PAGE_TOKENS;
+        let stretches = || (0..end).step_by(most).map(|from| Stretch { from, len: most.min(end - from) });
+        // While a block is used, the memory fetches what the next one is made of.
+        let pages = most / PAGE_TOKENS;
+        let first = |pages_of: &'_ [u32]| pages_of.len().min(pages);
         for stretch in stretches() {
             dispatch(isa, Turn { block: self, segment, stretch, half: Half::Key });
-            dispatch(isa, Scores { block: self, segment, stretch, queries });
+            let behind = &segment.pages[(stretch.from + stretch.len) / PAGE_TOKENS..];
+            let ahead = match behind {
+                [] => Ahead::new(self, &segment.pages[..first(segment.pages)], Half::Value),
+                _ => Ahead::new(self, &behind[..first(behind)], Half::Key),
+            };
+            dispatch(isa, Scores { block: self, segment, stretch, queries, ahead });
         }
         dispatch(isa, Softmax { segment, queries });
         for stretch in stretches() {
             dispatch(isa, Turn { block: self, segment, stretch, half: Half::Value });
-            dispatch(isa, Values { block: self, segment, stretch, queries });
+            let behind = &segment.pages[(stretch.from + stretch.len) / PAGE_TOKENS..];
+            let ahead = match behind {
+                [] => Ahead::new(self, &segment.next[..first(segment.next)], Half::Key),
+                _ => Ahead::new(self, &behind[..first(behind)], Half::Value),
+            };
+            dispatch(isa, Values { block: self, segment, stretch, queries, ahead });
         }
     }
+}
+
+/// Whether turning keys and values pays off for so many queries of `d` elements. Code with few registers gains sooner:
+/// its tiles of queries are small otherwise.
+pub(super) fn pays(isa: Isa, queries: usize, d: usize) -> bool {
+    let fewest = if isa == Isa::Avx512 { 16 } else { 9 };
+    d <= LONGEST && queries >= fewest
+}
+
+/// Most queries of `d` elements that go together.
+pub(super) fn most(d: usize) -> usize {
+    (SUMS / stride(d)).min(QUERIES)
+}
+
+/// `f32` from one vector of values to the next.
+fn stride(d: usize) -> usize {
+    d.next_multiple_of(16)
 }

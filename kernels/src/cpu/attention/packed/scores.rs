@@ -1,6 +1,6 @@
 //! Scores of a block of keys.
 
-use super::{Block, GROUP, Query, Segment, Stretch};
+use super::{Ahead, Block, GROUP, Query, Segment, Stretch};
 use crate::cpu::pair::Pair;
 use crate::cpu::{Kernel, Lanes, PAGE_TOKENS, Registers};
 
@@ -11,13 +11,14 @@ pub(super) struct Scores<'a> {
     pub(super) stretch: Stretch,
     /// Their lengths ascend.
     pub(super) queries: &'a [Query],
+    pub(super) ahead: Ahead<'a>,
 }
 
 impl Kernel for Scores<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Lanes>(self) {
+    fn run<V: Lanes>(mut self) {
         match V::REGISTERS {
             Registers::Unknown => self.tiles::<V, 1, 4>(),
             Registers::Sixteen => self.tiles::<V, 1, 6>(),
@@ -30,9 +31,10 @@ impl Scores<'_> {
     /// In tiles of `C` queries by `R` registers of sixteen keys. The last query stands for those that are not there: it
     /// is computed several times.
     #[inline(always)]
-    fn tiles<V: Lanes, const R: usize, const C: usize>(&self) {
+    fn tiles<V: Lanes, const R: usize, const C: usize>(&mut self) {
         let Stretch { from, len } = self.stretch;
         let last = self.queries.len() - 1;
+        let share = self.ahead.share((last + 1).div_ceil(C) * len.div_ceil(16 * R));
         for tile in (0..=last).step_by(C) {
             let mut at = [0; C];
             for c in 0..C {
@@ -42,6 +44,7 @@ impl Scores<'_> {
             let end = seen.next_multiple_of(PAGE_TOKENS);
             let mut j = 0;
             while j + 16 * R <= end {
+                self.ahead.ask::<V>(share);
                 self.tile::<V, R, C>(&at, j);
                 j += 16 * R;
             }

@@ -4,6 +4,9 @@ use super::{Block, Query, Segment, State};
 use crate::cpu::pair::Pair;
 use crate::cpu::{Kernel, Lanes};
 
+/// Queries whose chains of additions run beside each other.
+const TOGETHER: usize = 4;
+
 /// Turns the scores of a segment into weights and takes them into the state of each query.
 pub(super) struct Softmax<'a> {
     pub(super) segment: Segment<'a>,
@@ -14,49 +17,85 @@ impl Kernel for Softmax<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Lanes>(self) {
-        for i in 0..self.queries.len() {
-            let query = &mut self.queries[i];
-            // SAFETY: the scores of what the query sees are there, and room up to the end of the page.
-            let state = unsafe { softmax::<V>(self.segment.scores(i), self.segment.seen(query)) };
+    fn run<V: Lanes>(mut self) {
+        let mut i = 0;
+        while V::WIDE_TILES && i + TOGETHER <= self.queries.len() {
+            self.some::<V, TOGETHER>(i);
+            i += TOGETHER;
+        }
+        while i < self.queries.len() {
+            self.some::<V, 1>(i);
+            i += 1;
+        }
+    }
+}
+
+impl Softmax<'_> {
+    /// Queries `first .. first + C`.
+    #[inline(always)]
+    fn some<V: Lanes, const C: usize>(&mut self, first: usize) {
+        let (mut scores, mut seen) = ([self.segment.scores; C], [0; C]);
+        for c in 0..C {
+            scores[c] = self.segment.scores(first + c);
+            seen[c] = self.segment.seen(&self.queries[first + c]);
+        }
+        // SAFETY: the scores of what each query sees are there, and room for a segment.
+        let states = unsafe { softmax::<V, C>(scores, seen) };
+        for c in 0..C {
+            let query = &mut self.queries[first + c];
             if self.segment.from == 0 {
-                query.state = state;
+                query.state = states[c];
             } else {
-                query.fold = query.state.fold(&state);
+                query.fold = query.state.fold(&states[c]);
             }
         }
     }
 }
 
-/// Turns `count` scores into weights; returns their maximum and the sum of the weights.
+/// Turns `counts[c]` scores, ascending with `c`, into weights; returns their maxima and the sums of the weights.
 ///
 /// # Safety
-/// `count` f32 must be readable at `scores`, and those up to the next multiple of sixteen writable.
+/// `counts[c]` f32 must be readable at `scores[c]`, and all up to the next multiple of sixteen of the last one writable.
 #[inline(always)]
-unsafe fn softmax<V: Lanes>(scores: *mut f32, count: usize) -> State {
-    let padded = count.next_multiple_of(16);
+unsafe fn softmax<V: Lanes, const C: usize>(scores: [*mut f32; C], counts: [usize; C]) -> [State; C] {
+    let padded = counts[C - 1].next_multiple_of(16);
+    let mut max = [V::Pair::splat(f32::NEG_INFINITY); C];
+    let mut sum = [V::splat(0.0); C];
+    let mut states = [State::default(); C];
     // SAFETY: j stays below `padded`.
     unsafe {
-        for j in count..padded {
-            *scores.add(j) = f32::NEG_INFINITY;
+        for c in 0..C {
+            // Their weights will be zeros, which change no sum.
+            for j in counts[c]..padded {
+                *scores[c].add(j) = f32::NEG_INFINITY;
+            }
         }
-        let mut max = V::Pair::splat(f32::NEG_INFINITY);
         for j in (0..padded).step_by(16) {
-            max = V::Pair::read(scores.add(j)).max(max);
+            for c in 0..C {
+                max[c] = V::Pair::read(scores[c].add(j)).max(max[c]);
+            }
         }
-        let max = max.largest();
-        let most = V::Pair::splat(max);
-        let mut sum = V::splat(0.0);
+        for c in 0..C {
+            states[c].max = max[c].largest();
+            max[c] = V::Pair::splat(states[c].max);
+        }
         for j in (0..padded).step_by(16) {
-            let scores = scores.add(j);
-            V::Pair::read(scores).sub(most).exp_below().write(scores);
+            for c in 0..C {
+                let at = scores[c].add(j);
+                V::Pair::read(at).sub(max[c]).exp_below().write(at);
+            }
         }
-        // Apart: the halves of a register would be taken from it, not from memory.
+        // Apart: in one loop the compiler would take the halves from the register, not from memory.
         for j in (0..padded).step_by(8) {
-            sum = sum.add(V::load(scores.add(j)));
+            for c in 0..C {
+                sum[c] = sum[c].add(V::load(scores[c].add(j)));
+            }
         }
-        State { max, sum: sum.sum() }
     }
+    for c in 0..C {
+        states[c].sum = sum[c].sum();
+    }
+    states
 }
 
 /// Divides the outputs by the sums of their weights.

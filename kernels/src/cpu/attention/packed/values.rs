@@ -1,8 +1,8 @@
 //! Weighted sums of a block of values.
 
-use super::{Block, Query, Segment, Stretch};
+use super::{Ahead, Block, Query, Segment, Stretch};
 use crate::cpu::pair::Pair;
-use crate::cpu::{Kernel, Lanes, Registers};
+use crate::cpu::{Kernel, Lanes, PAGE_TOKENS, Registers};
 
 /// All queries against the values of a stretch; after the last one of a segment, what was summed is folded into `out`.
 pub(super) struct Values<'a> {
@@ -11,19 +11,20 @@ pub(super) struct Values<'a> {
     pub(super) stretch: Stretch,
     /// Their lengths ascend.
     pub(super) queries: &'a [Query],
+    pub(super) ahead: Ahead<'a>,
 }
 
 impl Kernel for Values<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Lanes>(self) {
+    fn run<V: Lanes>(mut self) {
         match V::REGISTERS {
             Registers::Unknown => self.tiles::<V, 1, 4>(),
             Registers::Sixteen => self.tiles::<V, 1, 6>(),
             Registers::ThirtyTwo => self.tiles::<V, 4, 6>(),
         }
-        let all = self.segment.pages.len() * crate::cpu::PAGE_TOKENS;
+        let all = self.segment.pages.len() * PAGE_TOKENS;
         if self.stretch.from + self.stretch.len == all {
             for i in 0..self.queries.len() {
                 self.fold::<V>(i);
@@ -36,9 +37,12 @@ impl Values<'_> {
     /// In tiles of `C` queries by `W` registers of sixteen elements. The last query stands for those that are not there:
     /// it is computed several times.
     #[inline(always)]
-    fn tiles<V: Lanes, const W: usize, const C: usize>(&self) {
+    fn tiles<V: Lanes, const W: usize, const C: usize>(&mut self) {
         let Stretch { from, len } = self.stretch;
         let last = self.queries.len() - 1;
+        let times =
+            (last + 1).div_ceil(C) * (self.segment.stride / 16).div_ceil(W) * len.div_ceil(PAGE_TOKENS);
+        let share = self.ahead.share(times);
         for tile in (0..=last).step_by(C) {
             let (mut at, mut seen) = ([0; C], [0; C]);
             for c in 0..C {
@@ -50,11 +54,11 @@ impl Values<'_> {
             }
             let mut d = 0;
             while d + 16 * W <= self.segment.stride {
-                self.tile::<V, W, C>(&at, &seen, d);
+                self.tile::<V, W, C>(&at, &seen, d, share);
                 d += 16 * W;
             }
             while d < self.segment.stride {
-                self.tile::<V, 1, C>(&at, &seen, d);
+                self.tile::<V, 1, C>(&at, &seen, d, share);
                 d += 16;
             }
         }
@@ -62,7 +66,13 @@ impl Values<'_> {
 
     /// Elements `d .. d + 16 W`.
     #[inline(always)]
-    fn tile<V: Lanes, const W: usize, const C: usize>(&self, at: &[usize; C], seen: &[usize; C], d: usize) {
+    fn tile<V: Lanes, const W: usize, const C: usize>(
+        &mut self,
+        at: &[usize; C],
+        seen: &[usize; C],
+        d: usize,
+        share: usize,
+    ) {
         let stride = self.segment.stride;
         let values = self.segment.block.wrapping_add(d).cast_const();
         let (mut weights, mut sums) = ([values; C], [self.segment.sums; C]);
@@ -79,12 +89,15 @@ impl Values<'_> {
         }
         // SAFETY: the block holds `seen` positions, and each query has that many weights.
         unsafe {
-            for j in 0..seen[0] {
-                let vs = vector::<V::Pair, W>(values.add(j * stride));
-                for c in 0..C {
-                    let weight = V::Pair::splat(*weights[c].add(j));
-                    for w in 0..W {
-                        acc[c][w] = weight.mul_add(vs[w], acc[c][w]);
+            for from in (0..seen[0]).step_by(PAGE_TOKENS) {
+                self.ahead.ask::<V>(share);
+                for j in from..(from + PAGE_TOKENS).min(seen[0]) {
+                    let vs = vector::<V::Pair, W>(values.add(j * stride));
+                    for c in 0..C {
+                        let weight = V::Pair::splat(*weights[c].add(j));
+                        for w in 0..W {
+                            acc[c][w] = weight.mul_add(vs[w], acc[c][w]);
+                        }
                     }
                 }
             }
