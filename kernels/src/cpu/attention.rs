@@ -95,7 +95,7 @@ fn together(ctx: &Ctx<'_>, args: &AttnArgs<'_>, heads: usize) -> usize {
     if args.tokens.row_page_start.len() > t {
         return 1;
     }
-    let queries = if layout.head_dim <= packed::LONGEST { packed::most(layout.head_dim) } else { GROUP };
+    let queries = if layout.head_dim <= packed::LONGEST { packed::QUERIES } else { GROUP };
     let most = (queries / heads.min(GROUP)).max(1);
     let threads = ctx.workers.threads();
     if threads == 1 {

@@ -1,17 +1,14 @@
-//! Keys or values of a stretch of positions, turned into f32.
+//! Keys and values of a segment, turned into f32.
 
-use super::{Block, GROUP, Segment, Stretch};
+use super::{Block, GROUP, Segment, stride};
 use crate::cpu::kv::Half;
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, PAGE_TOKENS};
 
-/// Fills the block: keys `[group][element][position of the group]`, values `[position][element]` with zeros up to the
-/// stride.
+/// Fills keys `[group][element][position of the group]` and values `[position][element]`, with zeros up to the stride.
 pub(super) struct Turn<'a> {
     pub(super) block: &'a Block<'a>,
     pub(super) segment: Segment<'a>,
-    pub(super) stretch: Stretch,
-    pub(super) half: Half,
 }
 
 impl Kernel for Turn<'_> {
@@ -27,26 +24,19 @@ impl Turn<'_> {
     #[inline(always)]
     fn pages<V: Lanes, E: Elem>(self) {
         let (args, d) = (self.block.args, self.block.args.kv.layout().head_dim);
-        let Stretch { from, len } = self.stretch;
-        for at in (0..len).step_by(PAGE_TOKENS) {
-            let page = self.segment.pages[(from + at) / PAGE_TOKENS];
-            let rows = args.kv.head_rows(page, args.layer, self.half, self.block.head);
-            // SAFETY: the page holds sixteen vectors of `d` elements; the block has room for `len` positions of
-            // `stride` f32, in whole groups.
+        for (i, page) in self.segment.pages.iter().enumerate() {
+            let at = i * PAGE_TOKENS;
+            let rows = |half| args.kv.head_rows(*page, args.layer, half, self.block.head);
+            let (keys, values) = (rows(Half::Key), rows(Half::Value));
+            // SAFETY: the page holds sixteen vectors of `d` elements each; there is room for a segment of keys, in whole
+            // groups, and of values of `stride` f32.
             unsafe {
-                match self.half {
-                    Half::Key => {
-                        let out = self.segment.block.add(at / GROUP * GROUP * d + at % GROUP);
-                        turn_keys::<V, E>(rows, d, out);
-                        turn_keys::<V, E>(rows.add(8 * d * E::SIZE), d, out.add(8));
-                    }
-                    Half::Value => {
-                        let stride = self.segment.stride;
-                        for slot in 0..PAGE_TOKENS {
-                            let out = self.segment.block.add((at + slot) * stride);
-                            widen::<V, E>(rows.add(slot * d * E::SIZE), d, out, stride);
-                        }
-                    }
+                let out = self.segment.keys.add(at / GROUP * GROUP * d + at % GROUP);
+                turn_keys::<V, E>(keys, d, out);
+                turn_keys::<V, E>(keys.add(8 * d * E::SIZE), d, out.add(8));
+                for slot in 0..PAGE_TOKENS {
+                    let out = self.segment.values.add((at + slot) * stride(d));
+                    widen::<V, E>(values.add(slot * d * E::SIZE), d, out, stride(d));
                 }
             }
         }
