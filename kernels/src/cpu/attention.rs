@@ -13,6 +13,7 @@
 
 mod block;
 mod packed;
+mod softmax;
 mod tiles;
 
 use std::ops::Range;

@@ -226,7 +226,7 @@ fn steps_of_any_length_equal_one_step() {
         let case = Case::new(95, shape, dtype, true, &[400]);
         everywhere(&[1], |ctx| {
             let whole = case.run(ctx, &[case.whole(0)], 1);
-            for apart in 1..5 {
+            for apart in [1, 3] {
                 let mut borders: Vec<usize> = borders.iter().copied().step_by(apart).collect();
                 borders.push(400);
                 let steps: Vec<Step> = borders.windows(2).map(|b| vec![(0, b[0]..b[1])]).collect();
@@ -339,7 +339,7 @@ fn attention_is_accurate() {
 /// Tokens that go together see each other's values in registers, but not those behind them, broken ones either.
 #[test]
 fn a_broken_value_does_not_reach_back() {
-    for at in [0, 3, 17, 63, 64, 130, 257, 299] {
+    for at in [3, 64, 257] {
         let mut case = Case::new(85, (3, 1, 64), DType::F32, false, &[300]);
         everywhere(&[1], |ctx| {
             let clean = case.run(ctx, &[case.whole(0)], 6);

@@ -11,7 +11,6 @@
 mod ahead;
 mod pass;
 mod scores;
-mod softmax;
 mod turn;
 mod values;
 
@@ -19,7 +18,8 @@ use std::mem::MaybeUninit;
 
 use self::pass::{Finish, Pass};
 use self::turn::Turn;
-use super::block::{Block, State};
+use super::block::Block;
+use super::softmax::State;
 use super::{SEGMENT_PAGES, SEGMENT_TOKENS};
 use crate::cpu::{Isa, PAGE_TOKENS, dispatch};
 
@@ -32,14 +32,11 @@ const GROUP: usize = 64;
 /// Most queries of a register tile.
 const TILE: usize = 6;
 
-/// From the scores of one query of a tile to those of the next.
-const ROW: usize = SEGMENT_TOKENS;
-
 /// Memory of a call: on the stack, never read before it is written, and touched as far as the head dimension needs it.
 #[repr(align(64))]
 struct Scratch {
     /// Scores, then weights, of a tile `[query][position]`.
-    scores: [f32; TILE * ROW],
+    scores: [f32; TILE * SEGMENT_TOKENS],
     /// `[group][element][position of the group]`.
     keys: [f32; SEGMENT_TOKENS * LONGEST],
     /// `[position][element]`.

@@ -2,9 +2,9 @@
 
 use super::ahead::Ahead;
 use super::scores::dots;
-use super::softmax::softmax;
 use super::values::{Fold, weighted};
 use super::{Block, GROUP, Query, Segment, TILE, stride};
+use crate::cpu::attention::softmax::softmax;
 use crate::cpu::{Kernel, Lanes, PAGE_TOKENS, Registers};
 
 /// Some queries against a segment.

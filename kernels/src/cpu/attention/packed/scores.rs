@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::{GROUP, ROW};
+use super::{GROUP, SEGMENT_TOKENS};
 use crate::cpu::pair::Pair;
 
 /// In this order neighbours, pairs of neighbours and fours are joined.
@@ -13,7 +13,7 @@ const LANES: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 ///
 /// # Safety
 /// `16 R` f32 must be readable at each of `keys + k * GROUP`, `k < d`, and `d` f32 at each query; `16 R` must be writable
-/// at each of `scores + c * ROW`.
+/// at each of `scores + c * SEGMENT_TOKENS`.
 #[inline(always)]
 pub(super) unsafe fn dots<P: Pair, const R: usize, const C: usize>(
     keys: *const f32,
@@ -46,7 +46,7 @@ pub(super) unsafe fn dots<P: Pair, const R: usize, const C: usize>(
         for c in 0..C {
             for r in 0..R {
                 // SAFETY: as the caller grants.
-                unsafe { sums[r][c].mul(scale).write(scores.add(c * ROW + 16 * r)) };
+                unsafe { sums[r][c].mul(scale).write(scores.add(c * SEGMENT_TOKENS + 16 * r)) };
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Weighted sums of values.
 
-use super::ROW;
+use super::SEGMENT_TOKENS;
 use super::ahead::Ahead;
 use crate::cpu::pair::Pair;
 use crate::cpu::{Lanes, PAGE_TOKENS};
@@ -9,7 +9,7 @@ use crate::cpu::{Lanes, PAGE_TOKENS};
 ///
 /// # Safety
 /// For each position that is seen, `16 W` f32 must be readable at `values + j * stride`, and one at
-/// `weights + c * ROW + j`.
+/// `weights + c * SEGMENT_TOKENS + j`.
 #[inline(always)]
 pub(super) unsafe fn weighted<V: Lanes, const W: usize, const C: usize>(
     values: *const f32,
@@ -26,7 +26,7 @@ pub(super) unsafe fn weighted<V: Lanes, const W: usize, const C: usize>(
             for j in from..(from + PAGE_TOKENS).min(seen[0]) {
                 let vs = vector::<V::Pair, W>(values.add(j * stride));
                 for c in 0..C {
-                    let weight = V::Pair::splat(*weights.add(c * ROW + j));
+                    let weight = V::Pair::splat(*weights.add(c * SEGMENT_TOKENS + j));
                     for w in 0..W {
                         acc[c][w] = weight.mul_add(vs[w], acc[c][w]);
                     }
@@ -37,7 +37,7 @@ pub(super) unsafe fn weighted<V: Lanes, const W: usize, const C: usize>(
         for c in 1..C {
             for j in seen[0]..seen[c] {
                 let vs = vector::<V::Pair, W>(values.add(j * stride));
-                let weight = V::Pair::splat(*weights.add(c * ROW + j));
+                let weight = V::Pair::splat(*weights.add(c * SEGMENT_TOKENS + j));
                 for w in 0..W {
                     acc[c][w] = weight.mul_add(vs[w], acc[c][w]);
                 }

@@ -1,14 +1,34 @@
 //! From scores to weights.
 
-use super::{ROW, State};
+use super::SEGMENT_TOKENS;
 use crate::cpu::Lanes;
+use crate::cpu::math::exp;
 use crate::cpu::pair::Pair;
+
+/// Running state of one query.
+#[derive(Clone, Copy, Default)]
+pub(super) struct State {
+    max: f32,
+    pub(super) sum: f32,
+}
+
+impl State {
+    /// Takes a segment in; returns the factors of the old and of the new output.
+    #[inline(always)]
+    pub(super) fn fold(&mut self, segment: &State) -> (f32, f32) {
+        let max = if self.max > segment.max { self.max } else { segment.max };
+        let (a, b) = (exp(self.max - max), exp(segment.max - max));
+        self.sum = self.sum.mul_add(a, segment.sum * b);
+        self.max = max;
+        (a, b)
+    }
+}
 
 /// Turns `counts[c]` scores, ascending with `c`, into weights; returns their maxima and the sums of the weights. The
 /// chains of additions of several queries run beside each other.
 ///
 /// # Safety
-/// `counts[c]` f32 must be readable at `scores + c * ROW`, and all up to the next multiple of sixteen of the last one
+/// `counts[c]` f32 must be readable at `scores + c * SEGMENT_TOKENS`, and all up to the next multiple of sixteen of the last one
 /// writable.
 #[inline(always)]
 pub(super) unsafe fn softmax<V: Lanes, const C: usize>(scores: *mut f32, counts: &[usize; C]) -> [State; C] {
@@ -21,12 +41,12 @@ pub(super) unsafe fn softmax<V: Lanes, const C: usize>(scores: *mut f32, counts:
         for c in 0..C {
             // Their weights will be zeros, which change no sum.
             for j in counts[c]..padded {
-                *scores.add(c * ROW + j) = f32::NEG_INFINITY;
+                *scores.add(c * SEGMENT_TOKENS + j) = f32::NEG_INFINITY;
             }
         }
         for j in (0..padded).step_by(16) {
             for c in 0..C {
-                max[c] = V::Pair::read(scores.add(c * ROW + j)).max(max[c]);
+                max[c] = V::Pair::read(scores.add(c * SEGMENT_TOKENS + j)).max(max[c]);
             }
         }
         for c in 0..C {
@@ -35,14 +55,14 @@ pub(super) unsafe fn softmax<V: Lanes, const C: usize>(scores: *mut f32, counts:
         for c in 0..C {
             let max = V::Pair::splat(states[c].max);
             for j in (0..padded).step_by(16) {
-                let at = scores.add(c * ROW + j);
+                let at = scores.add(c * SEGMENT_TOKENS + j);
                 V::Pair::read(at).sub(max).exp_below().write(at);
             }
         }
         // Apart: in one loop the compiler would take the halves from the register, not from memory.
         for j in (0..padded).step_by(8) {
             for c in 0..C {
-                sum[c] = sum[c].add(V::load(scores.add(c * ROW + j)));
+                sum[c] = sum[c].add(V::load(scores.add(c * SEGMENT_TOKENS + j)));
             }
         }
     }
