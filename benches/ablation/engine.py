@@ -30,6 +30,9 @@ class Engine:
         router = self.settings["router"]
         if router["name"] != "fixed" or len(self.settings["model"]) != 2:
             raise SystemExit(f"{args.config}: two models under the router `fixed` are needed, not `{router['name']}`")
+        for model in self.settings["model"]:
+            # What the server takes where nothing is stated.
+            model["max_step_tokens"] = model["max_step_tokens"] or max(128, model["max_batch"])
 
     def profile(self, path):
         """Measures the steps, at the context that answers have in the middle."""
