@@ -1,7 +1,8 @@
 //! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
 //! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
 
-use super::avx2::{join_tree, ymm_lanes};
+use super::avx2::{BYTE_ORDERS, join_tree, ymm_lanes};
+use super::lanes::POW2_15;
 use super::pair::Pair;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
@@ -104,6 +105,32 @@ impl Pair for Zmm {
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
             let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(b.cast()));
             [Self::step(both, &FIRST), Self::step(both, &SECOND)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_scale(a: *const u8, b: *const u8) -> Self {
+        // SAFETY: the caller grants four bytes at each; what follows the scale is shifted out.
+        Zmm(unsafe {
+            let (a, b) = (a.cast::<i32>().read_unaligned(), b.cast::<i32>().read_unaligned());
+            let both = _mm512_mask_set1_epi32(_mm512_set1_epi32(a), 0xff00, b);
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes_twice(a: *const u8, b: *const u8) -> [Self; 2] {
+        /// Byte 1 of each lane.
+        const PLACES: u64 = 0x2222_2222_2222_2222;
+        // SAFETY: the caller grants 16 bytes at each; the loads of the orders read 32 bytes of each.
+        unsafe {
+            let low = _mm512_broadcast_i32x4(_mm_loadu_si128(a.cast()));
+            let both = _mm512_mask_broadcast_i32x4(low, 0xff00, _mm_loadu_si128(b.cast()));
+            let ones = _mm512_set1_epi32(POW2_15 as i32);
+            BYTE_ORDERS.map(|order| {
+                let order = _mm512_broadcast_i64x4(_mm256_loadu_si256(order.as_ptr().cast()));
+                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(ones, PLACES, both, order)))
+            })
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Reduce;
 use super::direct::Direct;
 use crate::cpu::shared::SharedMut;
-use crate::cpu::{Isa, Lanes, Registers, WeightRef, dispatch};
+use crate::cpu::{Isa, Lanes, Matrix, Registers, WeightRef, dispatch};
 
 /// Weight rows in a block.
 pub(super) const ROWS: usize = 8;
@@ -19,7 +19,7 @@ const DIRECT_SIXTEEN: usize = 48;
 pub(super) struct Part<'a> {
     pub(super) isa: Isa,
     pub(super) x: &'a [f32],
-    pub(super) w: WeightRef<'a>,
+    pub(super) w: Matrix<'a>,
     pub(super) bias: Option<WeightRef<'a>>,
     pub(super) reduce: Reduce,
     pub(super) out: &'a SharedMut<'a, f32>,
@@ -37,11 +37,18 @@ impl Part<'_> {
             Registers::ThirtyTwo => DIRECT,
         };
         // The last block of the direct way overlaps the one before, so there must be a whole one.
-        if self.t <= direct && self.end - self.first >= ROWS {
+        if self.t <= direct && self.end - self.first >= ROWS && self.groups_are_whole() {
             dispatch(self.isa, Direct(self));
         } else {
             self.packed();
         }
+    }
+
+    /// Whether no border of a segment cuts a group of eight 8-bit weights, counted from the first of the row: blocks have
+    /// whole groups.
+    fn groups_are_whole(&self) -> bool {
+        let (borders, segments) = self.reduce.borders(self.w.cols());
+        matches!(self.w, Matrix::Stored(_)) || borders[..segments].iter().all(|k| k.is_multiple_of(8))
     }
 
     /// Writes outputs of activation `t` from weight row `row` on, as many as belong to this part.

@@ -1,0 +1,351 @@
+//! Weights of linear layers as 8-bit integers, made of a stored matrix at load.
+//!
+//! A row is cut into blocks of [`BLOCK`] columns; the last one is padded with zeros. A block is 34 bytes: its scale as
+//! bf16, then the numbers `q + 128`, `-127 <= q <= 127`. The weight is `scale * q`, one f32 product, and from there on
+//! everything is as with stored f32 weights: same order, same bits on every path.
+//!
+//! `scale = bf16(max |w| / 127)`, `q = w / scale` rounded to the nearest, ties to even. The scale is bf16 because it then
+//! has the range of f32 in half the bytes (one part in 17 of the matrix, with f32 one in 9), and because `scale * q` has at
+//! most 15 significant bits: the product is exact, so a path may compute it in whatever way suits it. Its error of at most
+//! 2^-9 takes no number out of range (127 * (1 + 2^-9) rounds to 127) and is no loss beside it: `q` is made with the scale
+//! as it is stored.
+
+use super::shared::SharedMut;
+use super::weight::{Elem, with_elem};
+use super::{Ctx, Kernel, Lanes, WeightError, WeightRef, dispatch, part_count, part_range};
+use half::bf16;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Columns that share a scale.
+pub const BLOCK: usize = 32;
+/// Bytes of the scale at the start of a block.
+pub(crate) const SCALE_BYTES: usize = 2;
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK;
+/// What is added to a number when it is stored.
+const BIAS: u8 = 128;
+/// The stored form of 0.
+pub(crate) const ZERO: u8 = BIAS;
+/// Larger weights are refused with NaN and infinities: no model has them, and scales this far from the end of the range
+/// may be multiplied by 2^15 on the way (see [`super::pair::Pair::load_bytes_twice`]).
+const LIMIT: f32 = 1.0e30;
+
+/// A row-major `[rows, cols]` matrix of 8-bit integers with a scale for each block.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8Ref<'a> {
+    rows: usize,
+    cols: usize,
+    data: &'a [u8],
+}
+
+/// A weight that has no 8-bit form: NaN, infinite, or beyond 1e30.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NotInt8 {
+    /// Its row.
+    pub row: usize,
+    /// Its column.
+    pub col: usize,
+    /// The weight.
+    pub value: f32,
+}
+
+impl std::fmt::Display for NotInt8 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { row, col, value } = self;
+        write!(f, "holds {value} in row {row}, column {col}: int8 weights are finite and below {LIMIT:e}")
+    }
+}
+
+impl std::error::Error for NotInt8 {}
+
+impl<'a> Int8Ref<'a> {
+    /// Checks that `data` holds exactly `rows` rows of whole blocks.
+    ///
+    /// # Errors
+    /// [`WeightError`] when it does not.
+    pub fn new(rows: usize, cols: usize, data: &'a [u8]) -> Result<Self, WeightError> {
+        let expected = Self::bytes(rows, cols);
+        if expected == Some(data.len()) {
+            Ok(Int8Ref { rows, cols, data })
+        } else {
+            Err(WeightError { expected, found: data.len() })
+        }
+    }
+
+    /// Bytes of such a matrix; `None` when the number does not fit a usize.
+    pub fn bytes(rows: usize, cols: usize) -> Option<usize> {
+        cols.div_ceil(BLOCK).checked_mul(BLOCK_BYTES)?.checked_mul(rows)
+    }
+
+    /// Outputs of the linear layer.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs of the linear layer.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The bytes.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// The weight in a place.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    pub fn get(&self, row: usize, col: usize) -> f32 {
+        assert!(row < self.rows && col < self.cols, "row {row}, column {col}");
+        // SAFETY: the row lies in `data` by the assertion and by `new`, the column in the row.
+        unsafe { weight(self.data.as_ptr().add(row * row_bytes(self.cols)), col) }
+    }
+}
+
+/// Bytes of a row.
+#[inline(always)]
+pub(crate) const fn row_bytes(cols: usize) -> usize {
+    cols.div_ceil(BLOCK) * BLOCK_BYTES
+}
+
+/// Bytes from the start of a row to the block of element `k`.
+#[inline(always)]
+pub(crate) const fn block_at(k: usize) -> usize {
+    k / BLOCK * BLOCK_BYTES
+}
+
+/// Element `k` of a row.
+///
+/// # Safety
+/// The block of element `k` must be readable in the row at `row`.
+#[inline(always)]
+pub(crate) unsafe fn weight(row: *const u8, k: usize) -> f32 {
+    // SAFETY: scale and number lie in the block.
+    let (scale, number) = unsafe {
+        let block = row.add(block_at(k));
+        (block.cast::<[u8; 2]>().read(), block.add(SCALE_BYTES + k % BLOCK).read())
+    };
+    bf16::from_le_bytes(scale).to_f32() * (f32::from(number) - f32::from(BIAS))
+}
+
+/// Fills `out`, `Int8Ref::bytes` of the shape of `w` long, with the 8-bit form of `w`, on all threads.
+///
+/// # Errors
+/// [`NotInt8`] with the first weight that has none; `out` is then of no use.
+///
+/// # Panics
+/// When the length of `out` is another one.
+pub fn quantise(ctx: Ctx<'_>, w: WeightRef<'_>, out: &mut [u8]) -> Result<(), NotInt8> {
+    let (rows, cols) = (w.rows(), w.cols());
+    assert_eq!(Some(out.len()), Int8Ref::bytes(rows, cols), "bytes of an 8-bit matrix of {rows} by {cols}");
+    // Turning a weight costs about as much as ten products.
+    let parts = part_count(&ctx, rows, out.len().saturating_mul(10));
+    let (first_bad, out) = (AtomicUsize::new(usize::MAX), SharedMut::new(out));
+    ctx.workers.run(parts, &|part| {
+        let range = part_range(rows, parts, part);
+        let bytes = row_bytes(cols);
+        // SAFETY: these rows belong to this part alone.
+        let out = unsafe { out.part(range.start * bytes, range.len() * bytes) };
+        let first = range.start * cols;
+        if let Some(bad) = dispatch(ctx.isa, Rows { weights: w.row_range(range), out }) {
+            first_bad.fetch_min(first + bad, Ordering::Relaxed);
+        }
+    });
+    match first_bad.into_inner() {
+        usize::MAX => Ok(()),
+        bad => Err(NotInt8 { row: bad / cols, col: bad % cols, value: w.get(bad) }),
+    }
+}
+
+struct Rows<'a> {
+    weights: WeightRef<'a>,
+    out: &'a mut [u8],
+}
+
+impl Kernel for Rows<'_> {
+    /// The index of the first weight that has no 8-bit form.
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> Option<usize> {
+        with_elem!(self.weights.dtype(), V, self.all())
+    }
+}
+
+impl Rows<'_> {
+    #[inline(always)]
+    fn all<V: Lanes, E: Elem>(self) -> Option<usize> {
+        let (rows, cols) = (self.weights.rows(), self.weights.cols());
+        let mut from = self.weights.data().as_ptr();
+        let mut out = self.out.chunks_exact_mut(BLOCK_BYTES);
+        for row in 0..rows {
+            let mut col = 0;
+            while col < cols {
+                let n = (cols - col).min(BLOCK);
+                // SAFETY: n elements of the row are left at `from`.
+                let block = unsafe { read_block::<V, E>(from, n) };
+                from = from.wrapping_add(n * E::SIZE);
+                let fits = out.next().is_some_and(|out| write_block(&block, out));
+                if !fits {
+                    let worst = block.iter().position(|x| !(x.abs() < LIMIT)).unwrap_or(0);
+                    return Some(row * cols + col + worst);
+                }
+                col += n;
+            }
+        }
+        None
+    }
+}
+
+/// `n` elements, then zeros.
+///
+/// # Safety
+/// `n <= BLOCK` elements must be readable at `from`.
+#[inline(always)]
+unsafe fn read_block<V: Lanes, E: Elem>(from: *const u8, n: usize) -> [f32; BLOCK] {
+    let mut block = [0.0; BLOCK];
+    let mut i = 0;
+    // SAFETY: i stays below n.
+    unsafe {
+        while i + 8 <= n {
+            E::load::<V>(from.add(i * E::SIZE)).store(block.as_mut_ptr().add(i));
+            i += 8;
+        }
+        while i < n {
+            block[i] = E::load_one(from.add(i * E::SIZE));
+            i += 1;
+        }
+    }
+    block
+}
+
+/// Writes the 8-bit form of a block, if it has one. Plain loops, which vectorise in the code of an instruction set.
+#[inline(always)]
+fn write_block(block: &[f32; BLOCK], out: &mut [u8]) -> bool {
+    /// Numbers below 2^22 are rounded to integers by this sum, ties to even, and lie in its lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let mut largest = 0u32;
+    for i in 0..BLOCK {
+        // The bits of positive numbers are ordered as the numbers are, infinity and NaN above them.
+        largest = largest.max(block[i].to_bits() & 0x7fff_ffff);
+    }
+    if largest >= LIMIT.to_bits() {
+        return false;
+    }
+    let stored = bf16::from_f32(f32::from_bits(largest) / 127.0);
+    let scale = stored.to_f32();
+    out[..SCALE_BYTES].copy_from_slice(&stored.to_le_bytes());
+    let numbers = &mut out[SCALE_BYTES..BLOCK_BYTES];
+    if scale == 0.0 {
+        numbers.fill(ZERO);
+        return true;
+    }
+    let mut rounded = [0u32; BLOCK];
+    for i in 0..BLOCK {
+        // Out of range only with scales that are denormal and so have lost bits.
+        let q = (block[i] / scale).clamp(-127.0, 127.0);
+        rounded[i] = (q + ROUND).to_bits();
+    }
+    for i in 0..BLOCK {
+        numbers[i] = (rounded[i] as u8).wrapping_add(BIAS);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::cpu::{Isa, WorkerGroup};
+
+    fn bytes(values: &[f32], dtype: DType) -> Vec<u8> {
+        let mut data = vec![0; values.len() * dtype.size()];
+        dtype.write_all(&mut data, values);
+        data
+    }
+
+    fn quantised(values: &[f32], rows: usize, dtype: DType, isa: Isa) -> Result<Vec<u8>, NotInt8> {
+        let (data, cols) = (bytes(values, dtype), values.len() / rows);
+        let workers = WorkerGroup::new("int8", 2).unwrap();
+        let mut out = vec![7; Int8Ref::bytes(rows, cols).unwrap()];
+        let w = WeightRef::new(dtype, rows, cols, &data).unwrap();
+        quantise(Ctx { isa, workers: &workers }, w, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn a_block_is_its_scale_and_numbers_rounded_to_the_nearest() {
+        // max 254 gives the scale 2: halves of it are ties and go to even numbers.
+        let mut values = vec![0.0; 35];
+        values[..7].copy_from_slice(&[254.0, -254.0, 1.0, 3.0, 5.0, -1.0, -3.2]);
+        values[32..].copy_from_slice(&[-0.5, 0.25, 0.0]);
+        for isa in [Isa::Portable, Isa::fastest()] {
+            let out = quantised(&values, 1, DType::F32, isa).unwrap();
+            assert_eq!(out.len(), 68);
+            assert_eq!(out[..2], bf16::from_f32(2.0).to_le_bytes());
+            assert_eq!(
+                out[2..9].iter().map(|u| i16::from(*u) - 128).collect::<Vec<_>>(),
+                [127, -127, 0, 2, 2, 0, -2]
+            );
+            assert_eq!(out[34..36], bf16::from_f32(0.5 / 127.0).to_le_bytes());
+            assert_eq!(out[36..39], [1, 192, 128], "the scale of a block is its own");
+            assert!(out[9..34].iter().chain(&out[39..]).all(|u| *u == ZERO), "padding is zeros");
+            let w = Int8Ref::new(1, 35, &out).unwrap();
+            assert_eq!([w.get(0, 1), w.get(0, 6), w.get(0, 34)], [-254.0, -4.0, 0.0]);
+        }
+    }
+
+    #[test]
+    fn the_error_is_at_most_half_a_step() {
+        let values: Vec<f32> = (0..64 * 32).map(|i| ((i * 7919 % 2003) as f32 - 1001.0) * 1.3e-5).collect();
+        let out = quantised(&values, 32, DType::F32, Isa::fastest()).unwrap();
+        let w = Int8Ref::new(32, 64, &out).unwrap();
+        for (i, block) in values.chunks(BLOCK).enumerate() {
+            let largest = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            // The scale may be rounded up or down by one part in 512.
+            let half_step = largest / 127.0 * 0.5 * (1.0 + 1.0 / 256.0);
+            for (j, x) in block.iter().enumerate() {
+                let found = w.get(i / 2, i % 2 * BLOCK + j);
+                assert!((found - x).abs() <= half_step, "{x} became {found}, step {}", 2.0 * half_step);
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_and_type_gives_the_same_bytes_and_extremes_are_kept() {
+        let mut values: Vec<f32> = (0..5 * 71).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013).collect();
+        values[..4].copy_from_slice(&[1e-40, -3e-39, 0.0, -0.0]);
+        values[71..71 + BLOCK].fill(0.0);
+        values[150] = 9e29;
+        let paths = [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| isa.supported());
+        let all: Vec<_> = paths.map(|isa| quantised(&values, 5, DType::F32, isa).unwrap()).collect();
+        assert!(all.iter().all(|bytes| *bytes == all[0]));
+        let w = Int8Ref::new(5, 71, &all[0]).unwrap();
+        assert_eq!((w.get(1, 3), w.get(0, 2).to_bits()), (0.0, 0), "a block of zeros, and a zero");
+        let rounded: Vec<f32> = values.iter().map(|x| DType::Bf16.round(*x)).collect();
+        let of_bf16 = quantised(&values, 5, DType::Bf16, Isa::fastest()).unwrap();
+        assert_eq!(of_bf16, quantised(&rounded, 5, DType::F32, Isa::Portable).unwrap());
+    }
+
+    #[test]
+    fn what_has_no_8_bit_form_is_named() {
+        for (place, value) in [(0, f32::NAN), (40, f32::INFINITY), (99, -1.1e30)] {
+            let mut values = vec![0.5; 150];
+            values[place] = value;
+            values[140] = f32::NAN;
+            let error = quantised(&values, 3, DType::F32, Isa::fastest()).unwrap_err();
+            assert_eq!((error.row, error.col), (place / 50, place % 50), "{error}");
+            assert_eq!(error.value.to_bits(), value.to_bits());
+        }
+        let text = NotInt8 { row: 1, col: 2, value: f32::INFINITY }.to_string();
+        assert!(text.contains("inf in row 1, column 2") && text.contains("1e30"), "{text}");
+    }
+
+    #[test]
+    fn length_is_checked() {
+        assert!(Int8Ref::new(2, 33, &[0; 136]).is_ok());
+        let error = Int8Ref::new(2, 33, &[0; 135]).unwrap_err();
+        assert_eq!(error, WeightError { expected: Some(136), found: 135 });
+        assert!(Int8Ref::new(usize::MAX, 40, &[]).unwrap_err().expected.is_none());
+    }
+}
