@@ -97,11 +97,11 @@ macro_rules! ymm_lanes {
                 unsafe {
                     let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
                     let ones = _mm256_set1_epi32(POW2_15 as i32);
-                    BYTE_ORDERS.map(|order| {
-                        let order = _mm256_loadu_si256(order.as_ptr().cast());
-                        let bytes = _mm256_shuffle_epi8(both, order);
-                        $name(_mm256_castsi256_ps(_mm256_or_si256(bytes, ones)))
-                    })
+                    let first = _mm256_loadu_si256(BYTE_ORDERS[0].as_ptr().cast());
+                    let second = _mm256_loadu_si256(BYTE_ORDERS[1].as_ptr().cast());
+                    let first = _mm256_or_si256(_mm256_shuffle_epi8(both, first), ones);
+                    let second = _mm256_or_si256(_mm256_shuffle_epi8(both, second), ones);
+                    [$name(_mm256_castsi256_ps(first)), $name(_mm256_castsi256_ps(second))]
                 }
             }
 

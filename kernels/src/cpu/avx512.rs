@@ -6,6 +6,7 @@ use super::lanes::POW2_15;
 use super::pair::Pair;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 /// Runs `kernel` in code compiled for AVX-512.
 ///
@@ -25,6 +26,20 @@ ymm_lanes!(Avx512, Zmm, Registers::ThirtyTwo);
 /// Sixteen lanes in one 512-bit register: eight of the first of a pair, eight of the second.
 #[derive(Clone, Copy)]
 pub(crate) struct Zmm(__m512);
+
+/// The masks and orders of loads of 8-bit weights. They are hidden from the compiler, which knows other ways to the same
+/// values: two instructions for one, on the ports that limit these products.
+#[derive(Clone, Copy)]
+pub(crate) struct ByteLoads {
+    /// The lanes of the second row.
+    upper: __mmask16,
+    /// Byte 1 of each lane.
+    places: __mmask64,
+    /// 2^15 in each lane.
+    ones: __m512i,
+    /// As [`BYTE_ORDERS`], twice each.
+    orders: [__m512i; 2],
+}
 
 impl Zmm {
     /// # Safety
@@ -108,29 +123,45 @@ impl Pair for Zmm {
         }
     }
 
+    type ByteLoads = ByteLoads;
+
     #[inline(always)]
-    unsafe fn load_scale(a: *const u8, b: *const u8) -> Self {
+    fn byte_loads() -> ByteLoads {
+        // SAFETY: the loads read 32 bytes of each order; the features were checked before `run`.
+        unsafe {
+            ByteLoads {
+                upper: black_box(0xff00),
+                places: black_box(0x2222_2222_2222_2222),
+                ones: black_box(_mm512_set1_epi32(POW2_15 as i32)),
+                orders: black_box([
+                    _mm512_broadcast_i64x4(_mm256_loadu_si256(BYTE_ORDERS[0].as_ptr().cast())),
+                    _mm512_broadcast_i64x4(_mm256_loadu_si256(BYTE_ORDERS[1].as_ptr().cast())),
+                ]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_scale(loads: ByteLoads, a: *const u8, b: *const u8) -> Self {
         // SAFETY: the caller grants four bytes at each; what follows the scale is shifted out.
         Zmm(unsafe {
             let (a, b) = (a.cast::<i32>().read_unaligned(), b.cast::<i32>().read_unaligned());
-            let both = _mm512_mask_set1_epi32(_mm512_set1_epi32(a), 0xff00, b);
+            let both = _mm512_mask_set1_epi32(_mm512_set1_epi32(a), loads.upper, b);
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both))
         })
     }
 
     #[inline(always)]
-    unsafe fn load_bytes_twice(a: *const u8, b: *const u8) -> [Self; 2] {
-        /// Byte 1 of each lane.
-        const PLACES: u64 = 0x2222_2222_2222_2222;
-        // SAFETY: the caller grants 16 bytes at each; the loads of the orders read 32 bytes of each.
+    unsafe fn load_bytes_twice(loads: ByteLoads, a: *const u8, b: *const u8) -> [Self; 2] {
+        // SAFETY: the caller grants 16 bytes at each.
         unsafe {
             let low = _mm512_broadcast_i32x4(_mm_loadu_si128(a.cast()));
-            let both = _mm512_mask_broadcast_i32x4(low, 0xff00, _mm_loadu_si128(b.cast()));
-            let ones = _mm512_set1_epi32(POW2_15 as i32);
-            BYTE_ORDERS.map(|order| {
-                let order = _mm512_broadcast_i64x4(_mm256_loadu_si256(order.as_ptr().cast()));
-                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(ones, PLACES, both, order)))
-            })
+            let both = _mm512_mask_broadcast_i32x4(low, loads.upper, _mm_loadu_si128(b.cast()));
+            let [first, second] = loads.orders;
+            [
+                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(loads.ones, loads.places, both, first))),
+                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(loads.ones, loads.places, both, second))),
+            ]
         }
     }
 

@@ -4,6 +4,10 @@
 //! bf16, then the numbers `q + 128`, `-127 <= q <= 127`. The weight is `scale * q`, one f32 product, and from there on
 //! everything is as with stored f32 weights: same order, same bits on every path.
 //!
+//! Products take eight neighbouring rows at a time, and a processor reads eight long streams faster than one or eight short
+//! ones (32 ms instead of 43 for a step of a 0.6B model). So the matrix is eight planes: row `r` is row `r / 8` of plane
+//! `r % 8`, and each plane is read from its start to its end. Rows that are missing from the last eight are zeros.
+//!
 //! `scale = bf16(max |w| / 127)`, `q = w / scale` rounded to the nearest, ties to even. The scale is bf16 because it then
 //! has the range of f32 in half the bytes (one part in 17 of the matrix, with f32 one in 9), and because `scale * q` has at
 //! most 15 significant bits: the product is exact, so a path may compute it in whatever way suits it. Its error of at most
@@ -22,6 +26,8 @@ pub const BLOCK: usize = 32;
 pub(crate) const SCALE_BYTES: usize = 2;
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK;
+/// Planes of a matrix.
+const PLANES: usize = 8;
 /// What is added to a number when it is stored.
 const BIAS: u8 = 128;
 /// The stored form of 0.
@@ -59,7 +65,7 @@ impl std::fmt::Display for NotInt8 {
 impl std::error::Error for NotInt8 {}
 
 impl<'a> Int8Ref<'a> {
-    /// Checks that `data` holds exactly `rows` rows of whole blocks.
+    /// Checks that `data` holds exactly the planes of `rows` rows.
     ///
     /// # Errors
     /// [`WeightError`] when it does not.
@@ -74,7 +80,11 @@ impl<'a> Int8Ref<'a> {
 
     /// Bytes of such a matrix; `None` when the number does not fit a usize.
     pub fn bytes(rows: usize, cols: usize) -> Option<usize> {
-        cols.div_ceil(BLOCK).checked_mul(BLOCK_BYTES)?.checked_mul(rows)
+        rows.div_ceil(PLANES)
+            .checked_mul(cols.div_ceil(BLOCK).checked_mul(BLOCK_BYTES)?)?
+            .checked_add(2 * SPREAD)
+            .map(spread)?
+            .checked_mul(PLANES)
     }
 
     /// Outputs of the linear layer.

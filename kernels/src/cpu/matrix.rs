@@ -1,6 +1,7 @@
 //! The weights of a linear layer, in any form that products know.
 
-use super::{Int8Ref, WeightRef, int8};
+use super::int8::block_at;
+use super::{Int8Ref, WeightRef};
 
 /// A `[rows, cols]` matrix of weights.
 #[derive(Clone, Copy, Debug)]
@@ -56,11 +57,21 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Bytes from one row to the next.
-    pub(crate) fn row_bytes(&self) -> usize {
+    /// Where a row begins; a row that is not there has an address too, for prefetches.
+    #[inline(always)]
+    pub(crate) fn address(&self, row: usize) -> *const u8 {
+        match self {
+            Matrix::Stored(w) => w.data().as_ptr().wrapping_add(row * w.cols() * w.dtype().size()),
+            Matrix::Int8(w) => w.address(row),
+        }
+    }
+
+    /// Bytes from one of eight rows to the next; the first of them is a multiple of eight.
+    #[inline(always)]
+    pub(crate) fn apart(&self) -> usize {
         match self {
             Matrix::Stored(w) => w.cols() * w.dtype().size(),
-            Matrix::Int8(w) => int8::row_bytes(w.cols()),
+            Matrix::Int8(w) => w.plane(),
         }
     }
 
@@ -68,7 +79,7 @@ impl<'a> Matrix<'a> {
     pub(crate) fn offset(&self, k: usize) -> usize {
         match self {
             Matrix::Stored(w) => k * w.dtype().size(),
-            Matrix::Int8(_) => int8::block_at(k),
+            Matrix::Int8(_) => block_at(k),
         }
     }
 

@@ -21,9 +21,9 @@ impl<P: Pair> Scales<P> {
     /// # Safety
     /// A block must be readable at `a` and at `b`.
     #[inline(always)]
-    unsafe fn load(a: *const u8, b: *const u8) -> Self {
+    unsafe fn load(loads: P::ByteLoads, a: *const u8, b: *const u8) -> Self {
         // SAFETY: four bytes of a block are readable at each.
-        let scale = unsafe { P::load_scale(a, b) };
+        let scale = unsafe { P::load_scale(loads, a, b) };
         Self { scale, shift: scale.mul(P::splat(-OFFSET)) }
     }
 
@@ -40,12 +40,12 @@ impl<P: Pair> Scales<P> {
 /// # Safety
 /// The block of `k` must be readable in the rows at `a` and at `b`.
 #[inline(always)]
-unsafe fn group<P: Pair>(a: *const u8, b: *const u8, k: usize) -> P {
+unsafe fn group<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k: usize) -> P {
     let half = SCALE_BYTES + k % BLOCK / 16 * 16;
     // SAFETY: the half block that holds the group lies in the block.
     unsafe {
         let (a, b) = (a.add(block_at(k)), b.add(block_at(k)));
-        let weights = Scales::load(a, b).weights(P::load_bytes_twice(a.add(half), b.add(half)));
+        let weights = Scales::load(loads, a, b).weights(P::load_bytes_twice(loads, a.add(half), b.add(half)));
         weights[k / 8 % 2]
     }
 }
@@ -55,7 +55,7 @@ unsafe fn group<P: Pair>(a: *const u8, b: *const u8, k: usize) -> P {
 /// # Safety
 /// The block of `k` must be readable in the rows at `a` and at `b`.
 #[inline(always)]
-unsafe fn group_part<P: Pair>(a: *const u8, b: *const u8, k: usize, n: usize) -> P {
+unsafe fn group_part<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k: usize, n: usize) -> P {
     let mut padded = [[ZERO; 16]; 2];
     debug_assert!(n < 8 && k.is_multiple_of(8));
     // SAFETY: n numbers from k on lie in the block, and `padded` holds twice 16 bytes.
@@ -64,7 +64,8 @@ unsafe fn group_part<P: Pair>(a: *const u8, b: *const u8, k: usize, n: usize) ->
         let at = SCALE_BYTES + k % BLOCK;
         std::ptr::copy_nonoverlapping(a.add(at), padded[0].as_mut_ptr(), n);
         std::ptr::copy_nonoverlapping(b.add(at), padded[1].as_mut_ptr(), n);
-        Scales::load(a, b).weights(P::load_bytes_twice(padded[0].as_ptr(), padded[1].as_ptr()))[0]
+        Scales::load(loads, a, b).weights(P::load_bytes_twice(loads, padded[0].as_ptr(), padded[1].as_ptr()))
+            [0]
     }
 }
 
@@ -81,14 +82,14 @@ pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
     ahead: Ahead,
 ) -> [[V::Pair; C]; R] {
     let mut acc = [[V::Pair::zero(); C]; R];
-    let row = row_bytes(cols);
+    let (row, loads) = (row_bytes(cols), V::Pair::byte_loads());
     debug_assert!(from.is_multiple_of(8));
     let mut k = from;
     while k < to {
         if k.is_multiple_of(BLOCK) && k + BLOCK <= to {
             ahead.ask::<V>(block_at(k), 1);
             // SAFETY: the block lies in all rows, and so do its columns of the activations.
-            unsafe { block::<V, R, C>(&mut acc, w.add(block_at(k)), row, x.add(k), cols) };
+            unsafe { block::<V, R, C>(&mut acc, loads, w.add(block_at(k)), row, x.add(k), cols) };
             k += BLOCK;
             continue;
         }
@@ -98,7 +99,7 @@ pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
             // SAFETY: k < to, so its block lies in both rows.
             ws[r] = unsafe {
                 let a = w.add(2 * r * row);
-                if n == 8 { group(a, a.add(row), k) } else { group_part(a, a.add(row), k, n) }
+                if n == 8 { group(loads, a, a.add(row), k) } else { group_part(loads, a, a.add(row), k, n) }
             };
         }
         for c in 0..C {
@@ -121,6 +122,7 @@ pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
 #[inline(always)]
 unsafe fn block<V: Lanes, const R: usize, const C: usize>(
     acc: &mut [[V::Pair; C]; R],
+    loads: <V::Pair as Pair>::ByteLoads,
     w: *const u8,
     row: usize,
     x: *const f32,
@@ -131,13 +133,13 @@ unsafe fn block<V: Lanes, const R: usize, const C: usize>(
         let mut scales = [Scales { scale: V::Pair::zero(), shift: V::Pair::zero() }; R];
         for r in 0..R {
             let a = w.add(2 * r * row);
-            scales[r] = Scales::load(a, a.add(row));
+            scales[r] = Scales::load(loads, a, a.add(row));
         }
         for half in 0..2 {
             let mut ws = [[V::Pair::zero(); 2]; R];
             for r in 0..R {
                 let a = w.add(2 * r * row + SCALE_BYTES + 16 * half);
-                ws[r] = scales[r].weights(V::Pair::load_bytes_twice(a, a.add(row)));
+                ws[r] = scales[r].weights(V::Pair::load_bytes_twice(loads, a, a.add(row)));
             }
             for step in 0..2 {
                 for c in 0..C {
@@ -163,17 +165,18 @@ pub(super) unsafe fn pack_pair<V: Lanes>(
     mut out: *mut f32,
     apart: usize,
 ) {
-    let mut k = from;
+    let (mut k, loads) = (from, V::Pair::byte_loads());
     // SAFETY: k stays below `to`, so its block lies in both rows; `out` takes one step for every eight columns.
     unsafe {
         while k < to {
             let n = (to - k).min(8);
             if k.is_multiple_of(BLOCK) && k + BLOCK <= to {
                 let (a, b) = (a.add(block_at(k)), b.add(block_at(k)));
-                let scales = Scales::<V::Pair>::load(a, b);
+                let scales = Scales::<V::Pair>::load(loads, a, b);
                 for half in 0..2 {
                     let at = SCALE_BYTES + 16 * half;
-                    let [first, second] = scales.weights(V::Pair::load_bytes_twice(a.add(at), b.add(at)));
+                    let [first, second] =
+                        scales.weights(V::Pair::load_bytes_twice(loads, a.add(at), b.add(at)));
                     first.write(out);
                     second.write(out.add(apart));
                     out = out.wrapping_add(2 * apart);
@@ -182,7 +185,7 @@ pub(super) unsafe fn pack_pair<V: Lanes>(
                 continue;
             }
             if k.is_multiple_of(8) && n == 8 {
-                group::<V::Pair>(a, b, k).write(out);
+                group::<V::Pair>(loads, a, b, k).write(out);
             } else {
                 // A border that cuts a group of eight, which no model at hand has.
                 for i in 0..8 {
