@@ -45,6 +45,26 @@ const fn byte_order(from: u8) -> [u8; 32] {
     order
 }
 
+/// Lane `i` and `i + 4` of two vectors, one in each half.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn halves(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: register-only instructions, which the caller grants.
+    unsafe { _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b)) }
+}
+
+/// Then lane `i` and `i + 2` of four vectors.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn quarters(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: register-only instructions, which the caller grants.
+    unsafe { _mm256_add_ps(_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b)) }
+}
+
 /// [`Lanes`] for a 256-bit register, compiled with the features of whoever runs it.
 macro_rules! ymm_lanes {
     ($name:ident, $pair:ty, $registers:expr) => {
@@ -187,21 +207,28 @@ macro_rules! ymm_lanes {
                 // SAFETY: register-only instructions, the features were checked before `run`; `out` holds four values.
                 unsafe {
                     // Lane i and i + 4, then i and i + 2, then the two that are left.
-                    let ab = _mm256_add_ps(
-                        _mm256_permute2f128_ps::<0x20>(a.0, b.0),
-                        _mm256_permute2f128_ps::<0x31>(a.0, b.0),
-                    );
-                    let cd = _mm256_add_ps(
-                        _mm256_permute2f128_ps::<0x20>(c.0, d.0),
-                        _mm256_permute2f128_ps::<0x31>(c.0, d.0),
-                    );
-                    let (low, high) = (_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
-                    let two = _mm256_add_ps(low, high);
+                    let two = quarters(halves(a.0, b.0), halves(c.0, d.0));
                     let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
                     // One holds a . c . in its lower half and b . d . in its upper one.
                     let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
                     let ac_bd = _mm_shuffle_ps::<0x88>(ac, bd);
                     _mm_storeu_ps(out.as_mut_ptr(), _mm_shuffle_ps::<0xd8>(ac_bd, ac_bd));
+                }
+                out
+            }
+
+            #[inline(always)]
+            fn sums_of_eight(v: [Self; 8]) -> [f32; 8] {
+                let mut out = [0.0; 8];
+                // SAFETY: register-only instructions, the features were checked before `run`; `out` holds eight values.
+                unsafe {
+                    let low = quarters(halves(v[0].0, v[4].0), halves(v[1].0, v[5].0));
+                    let high = quarters(halves(v[2].0, v[6].0), halves(v[3].0, v[7].0));
+                    let sums = _mm256_add_ps(
+                        _mm256_shuffle_ps::<0x88>(low, high),
+                        _mm256_shuffle_ps::<0xdd>(low, high),
+                    );
+                    _mm256_storeu_ps(out.as_mut_ptr(), sums);
                 }
                 out
             }

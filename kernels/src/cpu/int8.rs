@@ -80,11 +80,8 @@ impl<'a> Int8Ref<'a> {
 
     /// Bytes of such a matrix; `None` when the number does not fit a usize.
     pub fn bytes(rows: usize, cols: usize) -> Option<usize> {
-        rows.div_ceil(PLANES)
-            .checked_mul(cols.div_ceil(BLOCK).checked_mul(BLOCK_BYTES)?)?
-            .checked_add(2 * SPREAD)
-            .map(spread)?
-            .checked_mul(PLANES)
+        let row = cols.div_ceil(BLOCK).checked_mul(BLOCK_BYTES)?;
+        spread(rows.div_ceil(PLANES).checked_mul(row)?)?.checked_mul(PLANES)
     }
 
     /// Outputs of the linear layer.
@@ -102,6 +99,18 @@ impl<'a> Int8Ref<'a> {
         self.data
     }
 
+    /// Bytes from a row to the next one of the same eight.
+    #[inline(always)]
+    pub(crate) fn plane(&self) -> usize {
+        self.data.len() / PLANES
+    }
+
+    /// Where a row begins; a row that is not there has an address too.
+    #[inline(always)]
+    pub(crate) fn address(&self, row: usize) -> *const u8 {
+        self.data.as_ptr().wrapping_add(place(row, self.cols, self.plane()))
+    }
+
     /// The weight in a place.
     ///
     /// # Panics
@@ -109,8 +118,26 @@ impl<'a> Int8Ref<'a> {
     pub fn get(&self, row: usize, col: usize) -> f32 {
         assert!(row < self.rows && col < self.cols, "row {row}, column {col}");
         // SAFETY: the row lies in `data` by the assertion and by `new`, the column in the row.
-        unsafe { weight(self.data.as_ptr().add(row * row_bytes(self.cols)), col) }
+        unsafe { weight(self.address(row), col) }
     }
+}
+
+/// Bytes of a plane whose rows take `bytes`. Planes of 4 KiB and more are an odd multiple of 512 bytes: eight places at the
+/// same distance from the starts of their planes then fall on different sets of the first-level cache.
+const fn spread(bytes: usize) -> Option<usize> {
+    if bytes < 4096 {
+        return Some(bytes);
+    }
+    match bytes.checked_next_multiple_of(512) {
+        Some(bytes) if bytes % 1024 == 0 => bytes.checked_add(512),
+        bytes => bytes,
+    }
+}
+
+/// Bytes from the start of a matrix with planes of `plane` bytes to a row.
+#[inline(always)]
+const fn place(row: usize, cols: usize, plane: usize) -> usize {
+    row % PLANES * plane + row / PLANES * row_bytes(cols)
 }
 
 /// Bytes of a row.
@@ -150,16 +177,23 @@ pub fn quantise(ctx: Ctx<'_>, w: WeightRef<'_>, out: &mut [u8]) -> Result<(), No
     let (rows, cols) = (w.rows(), w.cols());
     assert_eq!(Some(out.len()), Int8Ref::bytes(rows, cols), "bytes of an 8-bit matrix of {rows} by {cols}");
     // Turning a weight costs about as much as ten products.
-    let parts = part_count(&ctx, rows, out.len().saturating_mul(10));
+    let groups = rows.div_ceil(PLANES);
+    let parts = part_count(&ctx, groups, rows.saturating_mul(cols).saturating_mul(10));
+    let plane = out.len() / PLANES;
     let (first_bad, out) = (AtomicUsize::new(usize::MAX), SharedMut::new(out));
     ctx.workers.run(parts, &|part| {
-        let range = part_range(rows, parts, part);
-        let bytes = row_bytes(cols);
-        // SAFETY: these rows belong to this part alone.
-        let out = unsafe { out.part(range.start * bytes, range.len() * bytes) };
-        let first = range.start * cols;
-        if let Some(bad) = dispatch(ctx.isa, Rows { weights: w.row_range(range), out }) {
-            first_bad.fetch_min(first + bad, Ordering::Relaxed);
+        let range = part_range(groups, parts, part);
+        for row in range.start * PLANES..range.end * PLANES {
+            // SAFETY: this row belongs to this part alone.
+            let out = unsafe { out.part(place(row, cols, plane), row_bytes(cols)) };
+            if row >= rows {
+                for block in out.chunks_exact_mut(BLOCK_BYTES) {
+                    write_zeros(block);
+                }
+            } else if let Some(bad) = dispatch(ctx.isa, Row { weights: w.row_range(row..row + 1), out }) {
+                first_bad.fetch_min(row * cols + bad, Ordering::Relaxed);
+                break;
+            }
         }
     });
     match first_bad.into_inner() {
@@ -168,41 +202,41 @@ pub fn quantise(ctx: Ctx<'_>, w: WeightRef<'_>, out: &mut [u8]) -> Result<(), No
     }
 }
 
-struct Rows<'a> {
+fn write_zeros(block: &mut [u8]) {
+    block[..SCALE_BYTES].fill(0);
+    block[SCALE_BYTES..].fill(ZERO);
+}
+
+struct Row<'a> {
     weights: WeightRef<'a>,
     out: &'a mut [u8],
 }
 
-impl Kernel for Rows<'_> {
-    /// The index of the first weight that has no 8-bit form.
+impl Kernel for Row<'_> {
+    /// The first column of a weight that has no 8-bit form.
     type Output = Option<usize>;
 
     #[inline(always)]
     fn run<V: Lanes>(self) -> Option<usize> {
-        with_elem!(self.weights.dtype(), V, self.all())
+        with_elem!(self.weights.dtype(), V, self.blocks())
     }
 }
 
-impl Rows<'_> {
+impl Row<'_> {
     #[inline(always)]
-    fn all<V: Lanes, E: Elem>(self) -> Option<usize> {
-        let (rows, cols) = (self.weights.rows(), self.weights.cols());
-        let mut from = self.weights.data().as_ptr();
-        let mut out = self.out.chunks_exact_mut(BLOCK_BYTES);
-        for row in 0..rows {
-            let mut col = 0;
-            while col < cols {
-                let n = (cols - col).min(BLOCK);
-                // SAFETY: n elements of the row are left at `from`.
-                let block = unsafe { read_block::<V, E>(from, n) };
-                from = from.wrapping_add(n * E::SIZE);
-                let fits = out.next().is_some_and(|out| write_block(&block, out));
-                if !fits {
-                    let worst = block.iter().position(|x| !(x.abs() < LIMIT)).unwrap_or(0);
-                    return Some(row * cols + col + worst);
-                }
-                col += n;
+    fn blocks<V: Lanes, E: Elem>(self) -> Option<usize> {
+        let cols = self.weights.cols();
+        let from = self.weights.data().as_ptr();
+        let mut col = 0;
+        while col < cols {
+            let n = (cols - col).min(BLOCK);
+            // SAFETY: n elements of the row are left from `col` on.
+            let block = unsafe { read_block::<V, E>(from.add(col * E::SIZE), n) };
+            let at = block_at(col);
+            if !write_block(&block, &mut self.out[at..at + BLOCK_BYTES]) {
+                return Some(col + block.iter().position(|x| !(x.abs() < LIMIT)).unwrap_or(0));
             }
+            col += n;
         }
         None
     }
@@ -245,12 +279,12 @@ fn write_block(block: &[f32; BLOCK], out: &mut [u8]) -> bool {
     }
     let stored = bf16::from_f32(f32::from_bits(largest) / 127.0);
     let scale = stored.to_f32();
-    out[..SCALE_BYTES].copy_from_slice(&stored.to_le_bytes());
-    let numbers = &mut out[SCALE_BYTES..BLOCK_BYTES];
     if scale == 0.0 {
-        numbers.fill(ZERO);
+        write_zeros(out);
         return true;
     }
+    out[..SCALE_BYTES].copy_from_slice(&stored.to_le_bytes());
+    let numbers = &mut out[SCALE_BYTES..BLOCK_BYTES];
     let mut rounded = [0u32; BLOCK];
     for i in 0..BLOCK {
         // Out of range only with scales that are denormal and so have lost bits.
@@ -291,7 +325,7 @@ mod tests {
         values[32..].copy_from_slice(&[-0.5, 0.25, 0.0]);
         for isa in [Isa::Portable, Isa::fastest()] {
             let out = quantised(&values, 1, DType::F32, isa).unwrap();
-            assert_eq!(out.len(), 68);
+            assert_eq!(out.len(), 8 * 68, "seven rows of zeros");
             assert_eq!(out[..2], bf16::from_f32(2.0).to_le_bytes());
             assert_eq!(
                 out[2..9].iter().map(|u| i16::from(*u) - 128).collect::<Vec<_>>(),
@@ -299,7 +333,8 @@ mod tests {
             );
             assert_eq!(out[34..36], bf16::from_f32(0.5 / 127.0).to_le_bytes());
             assert_eq!(out[36..39], [1, 192, 128], "the scale of a block is its own");
-            assert!(out[9..34].iter().chain(&out[39..]).all(|u| *u == ZERO), "padding is zeros");
+            assert!(out[9..34].iter().chain(&out[39..68]).all(|u| *u == ZERO), "padding is zeros");
+            assert!(out[68..102] == [&[0, 0][..], &[ZERO; 32]].concat());
             let w = Int8Ref::new(1, 35, &out).unwrap();
             assert_eq!([w.get(0, 1), w.get(0, 6), w.get(0, 34)], [-254.0, -4.0, 0.0]);
         }
@@ -351,11 +386,26 @@ mod tests {
         assert!(text.contains("inf in row 1, column 2") && text.contains("1e30"), "{text}");
     }
 
+    /// Reads at the same distance from the starts of all planes must not meet in one set of a cache of 64 sets.
+    #[test]
+    fn planes_of_real_models_start_on_different_sets() {
+        for (rows, cols) in
+            [(3072, 1024), (1024, 2048), (1024, 3072), (576, 1536), (151_936, 1024), (4096, 4096)]
+        {
+            let bytes = Int8Ref::bytes(rows, cols).unwrap();
+            let mut sets: Vec<usize> = (0..8).map(|i| i * (bytes / 8) / 64 % 64).collect();
+            sets.sort_unstable();
+            sets.dedup();
+            assert_eq!(sets.len(), 8, "{rows} by {cols}");
+            assert!(bytes <= rows * cols / 32 * 34 + 8 * 1024, "{rows} by {cols}: {bytes} bytes");
+        }
+    }
+
     #[test]
     fn length_is_checked() {
-        assert!(Int8Ref::new(2, 33, &[0; 136]).is_ok());
-        let error = Int8Ref::new(2, 33, &[0; 135]).unwrap_err();
-        assert_eq!(error, WeightError { expected: Some(136), found: 135 });
+        assert!(Int8Ref::new(9, 33, &[0; 2 * 68 * 8]).is_ok());
+        let error = Int8Ref::new(9, 33, &[0; 1087]).unwrap_err();
+        assert_eq!(error, WeightError { expected: Some(1088), found: 1087 });
         assert!(Int8Ref::new(usize::MAX, 40, &[]).unwrap_err().expected.is_none());
     }
 }

@@ -75,6 +75,10 @@ pub(crate) trait Lanes: Copy {
     fn sums(four: [Self; 4]) -> [f32; 4] {
         four.map(Self::sum)
     }
+    /// [`Lanes::sum`] of each.
+    fn sums_of_eight(eight: [Self; 8]) -> [f32; 8] {
+        eight.map(Self::sum)
+    }
     /// The largest lane, joined in the same tree as [`Lanes::sum`].
     fn largest(self) -> f32;
     /// Asks for the cache line at `p`, which may lie anywhere.

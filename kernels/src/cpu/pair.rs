@@ -61,6 +61,30 @@ pub(crate) trait Pair: Copy {
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// [`Lanes::sum`] of each group of each pair, in order. Joining several at once takes fewer shuffles.
     fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N];
+    /// [`Lanes::sum`] of each group of four pairs, in order.
+    fn sums_of_four(pairs: [Self; 4]) -> [f32; 8];
+}
+
+/// What the accumulators of `R` pairs of rows, 1, 2 or 4, by `C` vectors add up to, `[vector][pair][row]`.
+#[inline(always)]
+pub(crate) fn tile_sums<P: Pair, const R: usize, const C: usize>(acc: &[[P; C]; R]) -> [[[f32; 2]; R]; C] {
+    let mut out = [[[0.0; 2]; R]; C];
+    let per = 4 / R;
+    let mut c = 0;
+    while c < C {
+        // The last vector stands for those that are not there.
+        let last = C - 1;
+        let sums = P::sums_of_four([
+            acc[0][c],
+            acc[1 % R][(c + 1 / R).min(last)],
+            acc[2 % R][(c + 2 / R).min(last)],
+            acc[3 % R][(c + 3 / R).min(last)],
+        ]);
+        let n = per.min(C - c) * R * 2;
+        out.as_flattened_mut().as_flattened_mut()[2 * R * c..2 * R * c + n].copy_from_slice(&sums[..n]);
+        c += per;
+    }
+    out
 }
 
 /// Row `c` of the transposed accumulators: all pairs of rows against one of the vectors that they meet.
@@ -186,5 +210,10 @@ impl<V: Lanes> Pair for Two<V> {
             out[i] = [pairs[i].0.sum(), pairs[i].1.sum()];
         }
         out
+    }
+
+    #[inline(always)]
+    fn sums_of_four([a, b, c, d]: [Self; 4]) -> [f32; 8] {
+        V::sums_of_eight([a.0, a.1, b.0, b.1, c.0, c.1, d.0, d.1])
     }
 }

@@ -1,12 +1,12 @@
 //! Products of a few activations with the weights as they lie in memory.
 
-use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
+use super::part::{Ahead, Part, ROWS, WIDE, flat, flat_mut, join, tile_range};
 use super::stored::{Columns, Stored, with_stored};
-use crate::cpu::pair::{Pair, column, twice_part};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::Elem;
 use crate::cpu::{Kernel, Lanes, Registers};
 
-/// A part with at least [`ROWS`] outputs.
+/// A part for which [`Part::fits_direct`].
 pub(super) struct Direct<'a>(pub(super) &'a Part<'a>);
 
 impl Kernel for Direct<'_> {
@@ -23,8 +23,9 @@ impl Direct<'_> {
     fn blocks<V: Lanes, S: Stored>(&self) {
         let mut row = self.0.first;
         while row < self.0.end {
-            // The last block takes rows of the one before once more, with the same result.
-            self.block::<V, S>(row.min(self.0.end - ROWS));
+            // The last block takes rows of the one before once more, with the same result, or there are rows of zeros.
+            let first = if S::WHOLE_BLOCKS { row } else { row.min(self.0.end - ROWS) };
+            self.block::<V, S>(first);
             row += ROWS;
         }
     }
@@ -32,10 +33,13 @@ impl Direct<'_> {
     /// [`ROWS`] weight rows against all activations, while the first-level cache has the rows.
     #[inline(always)]
     fn block<V: Lanes, S: Stored>(&self, row: usize) {
-        let (t, stride) = (self.0.t, S::row_bytes(self.0.w.cols()));
-        let next = self.0.w.data().as_ptr().wrapping_add((row + ROWS) * stride);
-        let ahead = Ahead { at: next, stride, rows: ROWS };
-        let count = if V::WIDE_TILES { t.div_ceil(WIDE) } else { t };
+        let (t, w) = (self.0.t, &self.0.w);
+        let ahead = Ahead { at: w.address(row + ROWS), stride: w.apart(), rows: ROWS };
+        let count = match V::REGISTERS {
+            Registers::ThirtyTwo => t.div_ceil(2 * WIDE),
+            Registers::Sixteen => t.div_ceil(WIDE),
+            Registers::Unknown => t,
+        };
         for i in 0..count {
             let t = tile_range(t, count, i);
             let ahead = ahead.share(count, i);
@@ -45,7 +49,13 @@ impl Direct<'_> {
                 (Registers::ThirtyTwo, 3) => self.tile::<V, S, 4, 3>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 4) => self.tile::<V, S, 4, 4>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 5) => self.tile::<V, S, 4, 5>(row, t.start, ahead),
-                (Registers::ThirtyTwo, _) => self.tile::<V, S, 4, WIDE>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 6) => self.tile::<V, S, 4, WIDE>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 7) => self.groups::<V, S, 2, 7>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 8) => self.groups::<V, S, 2, 8>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 9) => self.groups::<V, S, 2, 9>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 10) => self.groups::<V, S, 2, 10>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 11) => self.groups::<V, S, 2, 11>(row, t.start, ahead),
+                (Registers::ThirtyTwo, _) => self.groups::<V, S, 2, 12>(row, t.start, ahead),
                 (Registers::Sixteen, 1) => self.groups::<V, S, 2, 1>(row, t.start, ahead),
                 (Registers::Sixteen, 2) => self.groups::<V, S, 2, 2>(row, t.start, ahead),
                 (Registers::Sixteen, 3) => self.groups::<V, S, 1, 3>(row, t.start, ahead),
@@ -74,23 +84,21 @@ impl Direct<'_> {
     #[inline(always)]
     fn tile<V: Lanes, S: Stored, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
         let part = self.0;
-        let k = part.w.cols();
+        let (k, apart) = (part.w.cols(), part.w.apart());
         let (borders, segments) = part.reduce.borders(k);
         let mut joined = [[[0.0f32; 2]; R]; C];
         let mut held = joined;
         for i in 0..segments {
             let (from, to) = (borders[i], borders[i + 1]);
-            // SAFETY: row + 2 R <= N weight rows and t + C <= T activations have K elements each, of which from..to are
-            // read; the lengths were checked by `WeightRef::new` (`Int8Ref::new`) and `linear`, the borders by `Part::run`.
+            // SAFETY: the rows from `row` on, at most N or those of a whole block, and t + C <= T activations have K
+            // elements each, of which from..to are read; the lengths were checked by the matrix and by `linear`, the
+            // borders by `Part::fits_direct`.
             let acc = unsafe {
-                let w = part.w.data().as_ptr().add(row * S::row_bytes(k));
                 let x = part.x.as_ptr().add(t * k);
-                S::products::<V, R, C>(w, x, Columns { cols: k, from, to }, ahead)
+                S::products::<V, R, C>(part.w.address(row), apart, x, Columns { cols: k, from, to }, ahead)
             };
-            for c in 0..C {
-                let sums = V::Pair::sums(column(&acc, c));
-                join(i, &sums, &mut joined[c], &mut held[c]);
-            }
+            let sums = tile_sums(&acc);
+            join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
         }
         for c in 0..C {
             part.finish(row, t + c, joined[c].as_flattened());

@@ -3,7 +3,7 @@
 use super::part::Ahead;
 use super::stored::Columns;
 use crate::cpu::Lanes;
-use crate::cpu::int8::{BLOCK, SCALE_BYTES, ZERO, block_at, row_bytes, weight};
+use crate::cpu::int8::{BLOCK, SCALE_BYTES, ZERO, block_at, weight};
 use crate::cpu::pair::{Pair, twice_part};
 
 /// `2^15 + 128`: what [`Pair::load_bytes_twice`] makes of the number 0.
@@ -35,38 +35,34 @@ impl<P: Pair> Scales<P> {
     }
 }
 
-/// Weights `k..k + 8` of both rows; `k` is a multiple of 8.
+/// Weights `k..k + n`, `n <= 8`, then zeros, of both rows; `k` is a multiple of 8.
 ///
 /// # Safety
 /// The block of `k` must be readable in the rows at `a` and at `b`.
 #[inline(always)]
-unsafe fn group<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k: usize) -> P {
-    let half = SCALE_BYTES + k % BLOCK / 16 * 16;
-    // SAFETY: the half block that holds the group lies in the block.
-    unsafe {
-        let (a, b) = (a.add(block_at(k)), b.add(block_at(k)));
-        let weights = Scales::load(loads, a, b).weights(P::load_bytes_twice(loads, a.add(half), b.add(half)));
-        weights[k / 8 % 2]
-    }
-}
-
-/// Weights `k..k + n`, `n < 8`, then zeros, of both rows; `k` is a multiple of 8.
-///
-/// # Safety
-/// The block of `k` must be readable in the rows at `a` and at `b`.
-#[inline(always)]
-unsafe fn group_part<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k: usize, n: usize) -> P {
-    let mut padded = [[ZERO; 16]; 2];
-    debug_assert!(n < 8 && k.is_multiple_of(8));
-    // SAFETY: n numbers from k on lie in the block, and `padded` holds twice 16 bytes.
+unsafe fn group<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k: usize, n: usize) -> P {
+    // SAFETY: the group lies in the block; `part_of` has 16 bytes.
     unsafe {
         let (a, b) = (a.add(block_at(k)), b.add(block_at(k)));
         let at = SCALE_BYTES + k % BLOCK;
-        std::ptr::copy_nonoverlapping(a.add(at), padded[0].as_mut_ptr(), n);
-        std::ptr::copy_nonoverlapping(b.add(at), padded[1].as_mut_ptr(), n);
-        Scales::load(loads, a, b).weights(P::load_bytes_twice(loads, padded[0].as_ptr(), padded[1].as_ptr()))
-            [0]
+        let (x, y) = (part_of(a.add(at), n), part_of(b.add(at), n));
+        Scales::load(loads, a, b).weights(P::load_bytes_twice(loads, x.as_ptr(), y.as_ptr()))[0]
     }
+}
+
+/// The first `n <= 8` of eight numbers, then zeros. Not by a copy, which would be a call.
+///
+/// # Safety
+/// Eight bytes must be readable at `p`.
+#[inline(always)]
+unsafe fn part_of(p: *const u8, n: usize) -> [u8; 16] {
+    let mut out = [ZERO; 16];
+    for i in 0..8 {
+        // SAFETY: i < 8.
+        let byte = unsafe { p.add(i).read() };
+        out[i] = if i < n { byte } else { ZERO };
+    }
+    out
 }
 
 /// See [`super::stored::Stored::products`]. Blocks are taken whole; groups of eight lie before the first and behind the
@@ -77,79 +73,131 @@ unsafe fn group_part<P: Pair>(loads: P::ByteLoads, a: *const u8, b: *const u8, k
 #[inline(always)]
 pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
     w: *const u8,
+    apart: usize,
     x: *const f32,
     Columns { cols, from, to }: Columns,
     ahead: Ahead,
 ) -> [[V::Pair; C]; R] {
-    let mut acc = [[V::Pair::zero(); C]; R];
-    let (row, loads) = (row_bytes(cols), V::Pair::byte_loads());
     debug_assert!(from.is_multiple_of(8));
+    let mut acc = [[V::Pair::zero(); C]; R];
+    let loads = V::Pair::byte_loads();
+    let rows = Rows { w, apart, x, cols };
     let mut k = from;
-    while k < to {
-        if k.is_multiple_of(BLOCK) && k + BLOCK <= to {
+    // SAFETY: the columns lie in all rows and in the activations.
+    unsafe {
+        while k < to && !k.is_multiple_of(BLOCK) {
+            k += rows.less::<V, R, C>(&mut acc, loads, k, to - k);
+        }
+        while k + BLOCK <= to {
             ahead.ask::<V>(block_at(k), 1);
-            // SAFETY: the block lies in all rows, and so do its columns of the activations.
-            unsafe { block::<V, R, C>(&mut acc, loads, w.add(block_at(k)), row, x.add(k), cols) };
+            let scales = rows.scales::<V::Pair, R>(loads, k);
+            rows.half::<V, R, C>(&mut acc, loads, &scales, k);
+            rows.half::<V, R, C>(&mut acc, loads, &scales, k + BLOCK / 2);
             k += BLOCK;
-            continue;
         }
-        let n = (to - k).min(8);
-        let mut ws = [V::Pair::zero(); R];
-        for r in 0..R {
-            // SAFETY: k < to, so its block lies in both rows.
-            ws[r] = unsafe {
-                let a = w.add(2 * r * row);
-                if n == 8 { group(loads, a, a.add(row), k) } else { group_part(loads, a, a.add(row), k, n) }
-            };
+        while k < to {
+            k += rows.less::<V, R, C>(&mut acc, loads, k, to - k);
         }
-        for c in 0..C {
-            // SAFETY: n elements of the activation are left from k on.
-            let xs: V::Pair = unsafe { twice_part(x.add(c * cols + k), n) };
-            for r in 0..R {
-                acc[r][c] = ws[r].mul_add(xs, acc[r][c]);
-            }
-        }
-        k += n;
     }
     acc
 }
 
-/// Adds the products of a block, which is at `w` in the first row.
-///
-/// # Safety
-/// Blocks of `2 R` rows must be readable at `w`, `row` bytes apart, and `BLOCK` values of `C` activations at `x`, `cols`
-/// values apart.
-#[inline(always)]
-unsafe fn block<V: Lanes, const R: usize, const C: usize>(
-    acc: &mut [[V::Pair; C]; R],
-    loads: <V::Pair as Pair>::ByteLoads,
+/// Weight rows, `apart` bytes apart, and activations of `cols` values.
+#[derive(Clone, Copy)]
+struct Rows {
     w: *const u8,
-    row: usize,
+    apart: usize,
     x: *const f32,
     cols: usize,
-) {
-    // SAFETY: all places lie in the blocks and in the columns that the caller grants.
-    unsafe {
-        let mut scales = [Scales { scale: V::Pair::zero(), shift: V::Pair::zero() }; R];
+}
+
+impl Rows {
+    /// The scales of the block of column `k`.
+    ///
+    /// # Safety
+    /// `2 R` rows must have the block.
+    #[inline(always)]
+    unsafe fn scales<P: Pair, const R: usize>(&self, loads: P::ByteLoads, k: usize) -> [Scales<P>; R] {
+        let mut scales = [Scales { scale: P::zero(), shift: P::zero() }; R];
         for r in 0..R {
-            let a = w.add(2 * r * row);
-            scales[r] = Scales::load(loads, a, a.add(row));
+            // SAFETY: as the caller grants.
+            scales[r] = unsafe {
+                let a = self.w.add(2 * r * self.apart + block_at(k));
+                Scales::load(loads, a, a.add(self.apart))
+            };
         }
-        for half in 0..2 {
-            let mut ws = [[V::Pair::zero(); 2]; R];
-            for r in 0..R {
-                let a = w.add(2 * r * row + SCALE_BYTES + 16 * half);
-                ws[r] = scales[r].weights(V::Pair::load_bytes_twice(loads, a, a.add(row)));
-            }
-            for step in 0..2 {
-                for c in 0..C {
-                    let xs = V::Pair::twice(x.add(c * cols + 16 * half + 8 * step));
-                    for r in 0..R {
-                        acc[r][c] = ws[r][step].mul_add(xs, acc[r][c]);
-                    }
+        scales
+    }
+
+    /// Adds the products of half a block, from column `k` on.
+    ///
+    /// # Safety
+    /// `2 R` rows and `C` activations must have it whole.
+    #[inline(always)]
+    unsafe fn half<V: Lanes, const R: usize, const C: usize>(
+        &self,
+        acc: &mut [[V::Pair; C]; R],
+        loads: <V::Pair as Pair>::ByteLoads,
+        scales: &[Scales<V::Pair>; R],
+        k: usize,
+    ) {
+        let mut ws = [[V::Pair::zero(); 2]; R];
+        for r in 0..R {
+            // SAFETY: the half block lies in both rows.
+            ws[r] = unsafe {
+                let a = self.w.add(2 * r * self.apart + block_at(k) + SCALE_BYTES + k % BLOCK);
+                scales[r].weights(V::Pair::load_bytes_twice(loads, a, a.add(self.apart)))
+            };
+        }
+        for step in 0..2 {
+            for c in 0..C {
+                // SAFETY: the activation has 16 values from k on.
+                let xs = unsafe { V::Pair::twice(self.x.add(c * self.cols + k + 8 * step)) };
+                for r in 0..R {
+                    acc[r][c] = ws[r][step].mul_add(xs, acc[r][c]);
                 }
             }
         }
+    }
+
+    /// Adds the products of half a block, or if it begins elsewhere or there are fewer than 16 columns `left`, of up to
+    /// eight columns, from column `k` on, a multiple of 8. Tells how many.
+    ///
+    /// # Safety
+    /// `2 R` rows and `C` activations must have the columns that are left.
+    #[inline(always)]
+    unsafe fn less<V: Lanes, const R: usize, const C: usize>(
+        &self,
+        acc: &mut [[V::Pair; C]; R],
+        loads: <V::Pair as Pair>::ByteLoads,
+        k: usize,
+        left: usize,
+    ) -> usize {
+        if k.is_multiple_of(16) && left >= 16 {
+            // SAFETY: half a block is left.
+            unsafe {
+                let scales = self.scales::<V::Pair, R>(loads, k);
+                self.half::<V, R, C>(acc, loads, &scales, k);
+            }
+            return 16;
+        }
+        let n = left.min(8);
+        let mut ws = [V::Pair::zero(); R];
+        for r in 0..R {
+            // SAFETY: the block of column k lies in both rows.
+            ws[r] = unsafe {
+                let a = self.w.add(2 * r * self.apart);
+                group(loads, a, a.add(self.apart), k, n)
+            };
+        }
+        for c in 0..C {
+            // SAFETY: the activation has n values from k on.
+            let xs: V::Pair = unsafe { twice_part(self.x.add(c * self.cols + k), n) };
+            for r in 0..R {
+                acc[r][c] = ws[r].mul_add(xs, acc[r][c]);
+            }
+        }
+        n
     }
 }
 
@@ -184,8 +232,8 @@ pub(super) unsafe fn pack_pair<V: Lanes>(
                 k += BLOCK;
                 continue;
             }
-            if k.is_multiple_of(8) && n == 8 {
-                group::<V::Pair>(loads, a, b, k).write(out);
+            if k.is_multiple_of(8) {
+                group::<V::Pair>(loads, a, b, k, n).write(out);
             } else {
                 // A border that cuts a group of eight, which no model at hand has.
                 for i in 0..8 {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
 use super::stored::{Columns, Stored, with_stored};
-use crate::cpu::pair::{Pair, column, twice_part};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::Elem;
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
@@ -117,15 +117,12 @@ impl Pack<'_> {
     fn pairs<V: Lanes, S: Stored>(self) {
         let pairs = if V::REGISTERS == Registers::ThirtyTwo { 4 } else { 1 };
         let columns = Columns { cols: self.part.w.cols(), from: self.stretch.from, to: self.stretch.to };
-        let row = |i: usize| {
-            let row = (self.row + i).min(self.part.end - 1);
-            self.part.w.data()[row * S::row_bytes(columns.cols)..].as_ptr()
-        };
+        let row = |i: usize| self.part.w.address((self.row + i).min(self.part.end - 1));
         for pair in 0..ROWS / 2 {
             let at = pair / pairs * pairs * 2 * STRETCH + pair % pairs * 16;
             let out = self.packed[at..].as_mut_ptr();
-            // SAFETY: both rows have the columns; the steps of the pair, at most STRETCH / 8 and 16 * pairs values apart,
-            // lie in `packed`.
+            // SAFETY: both rows are there and have the columns; the steps of the pair, at most STRETCH / 8 and 16 * pairs
+            // values apart, lie in `packed`.
             unsafe { S::pack_pair::<V>(row(2 * pair), row(2 * pair + 1), columns, out, 16 * pairs) };
         }
     }
@@ -216,10 +213,13 @@ impl Kernel for Tiles<'_> {
 impl Tiles<'_> {
     /// The next stretch: of these rows, or the first one of the next rows.
     fn ahead(&self) -> Ahead {
-        let (w, stride) = (&self.part.w, self.part.w.row_bytes());
-        let next = if self.stretch.to < w.cols() { w.offset(self.stretch.to) } else { ROWS * stride };
-        let at = w.data().as_ptr().wrapping_add(self.row * stride + next);
-        Ahead { at, stride, rows: ROWS }
+        let (w, to) = (&self.part.w, self.stretch.to);
+        let at = if to < w.cols() {
+            w.address(self.row).wrapping_add(w.offset(to))
+        } else {
+            w.address(self.row + ROWS)
+        };
+        Ahead { at, stride: w.apart(), rows: ROWS }
     }
 
     /// One register tile of `R` pairs of weight rows by `C` activations.
@@ -245,17 +245,16 @@ impl Tiles<'_> {
             let size = self.part.w.size();
             multiply::<V, R, C>(&mut acc, w, x, k, stretch.to - stretch.from, tile.ahead, size);
         }
-        for c in 0..C {
-            if stretch.ends {
-                let sums = V::Pair::sums(column(&acc, c));
-                let (at, first) = (tile.at + c, tile.group * R);
-                let (mut joined, mut held) = ([[0.0; 2]; R], [[0.0; 2]; R]);
-                joined.copy_from_slice(&self.scratch.sums[at][first..first + R]);
-                held.copy_from_slice(&self.scratch.held[at][first..first + R]);
-                join(stretch.segment, &sums, &mut joined, &mut held);
-                self.scratch.sums[at][first..first + R].copy_from_slice(&joined);
-                self.scratch.held[at][first..first + R].copy_from_slice(&held);
-            } else {
+        if stretch.ends {
+            let (group, sums) = (tile.group * R, tile_sums(&acc));
+            for c in 0..C {
+                let at = tile.at + c;
+                let joined = self.scratch.sums[at][group..group + R].as_flattened_mut();
+                let held = self.scratch.held[at][group..group + R].as_flattened_mut();
+                join(stretch.segment, sums[c].as_flattened(), joined, held);
+            }
+        } else {
+            for c in 0..C {
                 for r in 0..R {
                     // SAFETY: as above.
                     unsafe { acc[r][c].write(carried.add(c * ROWS * 8 + 16 * r)) };

@@ -10,7 +10,7 @@ pub(super) const ROWS: usize = 8;
 /// Most activations in a register tile.
 pub(super) const WIDE: usize = 6;
 /// Up to so many activations meet the weights as they lie; for more it pays to turn weights into f32 first.
-const DIRECT: usize = 12;
+const DIRECT: usize = 16;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
 
@@ -36,28 +36,39 @@ impl Part<'_> {
             Registers::Sixteen => DIRECT_SIXTEEN,
             Registers::ThirtyTwo => DIRECT,
         };
-        // The last block of the direct way overlaps the one before, so there must be a whole one.
-        if self.t <= direct && self.end - self.first >= ROWS && self.groups_are_whole() {
+        if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
         } else {
             self.packed();
         }
     }
 
-    /// Whether no border of a segment cuts a group of eight 8-bit weights, counted from the first of the row: blocks have
-    /// whole groups.
-    fn groups_are_whole(&self) -> bool {
+    /// Whether the weights can be read as they lie: there must be a whole block, or rows of zeros behind the last row. No
+    /// border of a segment may cut a group of eight 8-bit weights, counted from the first of a row, since a block of them
+    /// has whole groups.
+    fn fits_direct(&self) -> bool {
         let (borders, segments) = self.reduce.borders(self.w.cols());
-        matches!(self.w, Matrix::Stored(_)) || borders[..segments].iter().all(|k| k.is_multiple_of(8))
+        match self.w {
+            Matrix::Stored(_) => self.end - self.first >= ROWS,
+            Matrix::Int8(_) => borders[..segments].iter().all(|k| k.is_multiple_of(8)),
+        }
     }
 
     /// Writes outputs of activation `t` from weight row `row` on, as many as belong to this part.
     #[inline(always)]
     pub(super) fn finish(&self, row: usize, t: usize, values: &[f32]) {
-        let rows = values.len().min(self.end - row);
+        let rows = values.len().min(self.end.saturating_sub(row));
+        if rows == 0 {
+            return;
+        }
         // SAFETY: output columns `row .. row + rows`, up to `end`, belong to this part alone.
         let out = unsafe { self.out.part(t * self.w.rows() + row, rows) };
-        out.copy_from_slice(&values[..rows]);
+        if rows == ROWS {
+            // A length that the compiler knows is copied without a call.
+            out[..ROWS].copy_from_slice(&values[..ROWS]);
+        } else {
+            out.copy_from_slice(&values[..rows]);
+        }
         if let Some(bias) = self.bias {
             for (r, out) in out.iter_mut().enumerate() {
                 *out += bias.get(row + r);
@@ -66,27 +77,38 @@ impl Part<'_> {
     }
 }
 
-/// Takes the sums of a segment in: `(s0 + s1) + (s2 + s3)`. The third waits in `held` for the fourth.
+/// Takes the sums of a segment in: `(s0 + s1) + (s2 + s3)`. The third waits in `held` for the fourth. All three are
+/// equally long.
 ///
 /// Kernels loop over indices, not iterators: not every build inlines those into code of an instruction set.
 #[inline(always)]
-pub(super) fn join<const R: usize>(
-    segment: usize,
-    sums: &[[f32; 2]; R],
-    joined: &mut [[f32; 2]; R],
-    held: &mut [[f32; 2]; R],
-) {
-    for r in 0..R {
-        for h in 0..2 {
-            let sum = sums[r][h];
-            match segment {
-                0 => joined[r][h] = sum,
-                1 => joined[r][h] += sum,
-                2 => held[r][h] = sum,
-                _ => joined[r][h] += held[r][h] + sum,
+pub(super) fn join(segment: usize, sums: &[f32], joined: &mut [f32], held: &mut [f32]) {
+    match segment {
+        0 => joined.copy_from_slice(sums),
+        1 => {
+            for i in 0..sums.len() {
+                joined[i] += sums[i];
+            }
+        }
+        2 => held.copy_from_slice(sums),
+        _ => {
+            for i in 0..sums.len() {
+                joined[i] += held[i] + sums[i];
             }
         }
     }
+}
+
+/// The sums of a tile one after the other.
+#[inline(always)]
+pub(super) fn flat<const R: usize>(sums: &[[[f32; 2]; R]]) -> &[f32] {
+    sums.as_flattened().as_flattened()
+}
+
+/// The same, to be written.
+#[inline(always)]
+pub(super) fn flat_mut<const R: usize>(sums: &mut [[[f32; 2]; R]]) -> &mut [f32] {
+    sums.as_flattened_mut().as_flattened_mut()
 }
 
 /// Tile `i` of `count` equal ones over `len` rows.

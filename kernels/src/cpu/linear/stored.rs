@@ -18,16 +18,17 @@ pub(super) struct Columns {
 
 /// A form of weights, known at compile time.
 pub(super) trait Stored {
-    /// Bytes of a row.
-    fn row_bytes(cols: usize) -> usize;
+    /// Whether rows of zeros fill the last block.
+    const WHOLE_BLOCKS: bool;
 
     /// The accumulators of `R` pairs of weight rows by `C` activations over some columns; `ahead` are the next rows.
     ///
     /// # Safety
-    /// `2 R` rows of `cols` weights must be readable at `w`, and `C` rows of as many f32 at `x`. 8-bit weights: a multiple
-    /// of 8 as the first column.
+    /// `2 R` rows of `cols` weights must be readable from `w` on, `apart` bytes apart, and `C` rows of as many f32 at `x`.
+    /// 8-bit weights: a multiple of 8 as the first column.
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
+        apart: usize,
         x: *const f32,
         columns: Columns,
         ahead: Ahead,
@@ -42,14 +43,12 @@ pub(super) trait Stored {
 }
 
 impl<E: Elem> Stored for E {
-    #[inline(always)]
-    fn row_bytes(cols: usize) -> usize {
-        cols * E::SIZE
-    }
+    const WHOLE_BLOCKS: bool = false;
 
     #[inline(always)]
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
+        _: usize,
         x: *const f32,
         Columns { cols, from, to }: Columns,
         ahead: Ahead,
@@ -76,20 +75,18 @@ impl<E: Elem> Stored for E {
 pub(super) struct Int8;
 
 impl Stored for Int8 {
-    #[inline(always)]
-    fn row_bytes(cols: usize) -> usize {
-        crate::cpu::int8::row_bytes(cols)
-    }
+    const WHOLE_BLOCKS: bool = true;
 
     #[inline(always)]
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
+        apart: usize,
         x: *const f32,
         columns: Columns,
         ahead: Ahead,
     ) -> [[V::Pair; C]; R] {
         // SAFETY: as the caller grants.
-        unsafe { int8::products::<V, R, C>(w, x, columns, ahead) }
+        unsafe { int8::products::<V, R, C>(w, apart, x, columns, ahead) }
     }
 
     #[inline(always)]
