@@ -112,6 +112,15 @@ macro_rules! ymm_lanes {
             }
 
             #[inline(always)]
+            unsafe fn load_scale(p: *const u8) -> Self {
+                // SAFETY: the caller grants four readable bytes; what follows the number is shifted out.
+                $name(unsafe {
+                    let words = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+                })
+            }
+
+            #[inline(always)]
             unsafe fn load_bytes_twice(p: *const u8) -> [Self; 2] {
                 // SAFETY: the caller grants 16 readable bytes; the loads of the orders read 32 bytes of each.
                 unsafe {

@@ -43,6 +43,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// 16 bytes must be readable at `p`.
     unsafe fn load_bf16(p: *const u8) -> Self;
+    /// The bf16 number at `p` in all lanes. It is not NaN.
+    ///
+    /// # Safety
+    /// Four bytes must be readable at `p`.
+    unsafe fn load_scale(p: *const u8) -> Self;
     /// `2^15 + byte` for bytes 0 to 7, and for bytes 8 to 15. A byte becomes bits 8 to 15 of a number.
     ///
     /// # Safety
@@ -176,6 +181,13 @@ impl Lanes for Portable {
         // SAFETY: the caller grants 16 readable bytes.
         let bytes = unsafe { p.cast::<[[u8; 2]; 8]>().read_unaligned() };
         Portable(bytes.map(|b| bf16::from_le_bytes(b).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_scale(p: *const u8) -> Self {
+        // SAFETY: the caller grants readable bytes.
+        let bits = u32::from(u16::from_le_bytes(unsafe { p.cast::<[u8; 2]>().read() }));
+        Self::splat(f32::from_bits(bits << 16))
     }
 
     #[inline(always)]

@@ -2,7 +2,6 @@
 //! the [module text](super) by itself, whether they share a wide register or not.
 
 use super::Lanes;
-use half::bf16;
 
 /// Eight lanes of a first row and eight of a second.
 pub(crate) trait Pair: Copy {
@@ -152,9 +151,8 @@ impl<V: Lanes> Pair for Two<V> {
 
     #[inline(always)]
     unsafe fn load_scale((): (), a: *const u8, b: *const u8) -> Self {
-        // SAFETY: the caller grants two bytes at each.
-        let [a, b] = unsafe { [a.cast::<[u8; 2]>().read(), b.cast::<[u8; 2]>().read()] };
-        Two(V::splat(bf16::from_le_bytes(a).to_f32()), V::splat(bf16::from_le_bytes(b).to_f32()))
+        // SAFETY: as the caller grants.
+        unsafe { Two(V::load_scale(a), V::load_scale(b)) }
     }
 
     #[inline(always)]

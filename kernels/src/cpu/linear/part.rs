@@ -13,6 +13,8 @@ pub(super) const WIDE: usize = 6;
 const DIRECT: usize = 16;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
+/// 8-bit weights take more instructions to turn, so it pays to do it once.
+const DIRECT_SIXTEEN_INT8: usize = 12;
 
 /// Outputs `first..end` for all activations.
 #[derive(Clone, Copy)]
@@ -31,10 +33,11 @@ pub(super) struct Part<'a> {
 impl Part<'_> {
     /// Computes the outputs.
     pub(super) fn run(&self) {
-        let direct = match self.isa.registers() {
-            Registers::Unknown => usize::MAX,
-            Registers::Sixteen => DIRECT_SIXTEEN,
-            Registers::ThirtyTwo => DIRECT,
+        let direct = match (self.isa.registers(), self.w) {
+            (Registers::Unknown, _) => usize::MAX,
+            (Registers::Sixteen, Matrix::Stored(_)) => DIRECT_SIXTEEN,
+            (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
+            (Registers::ThirtyTwo, _) => DIRECT,
         };
         if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
