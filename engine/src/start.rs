@@ -32,6 +32,7 @@ use crate::planner::Planner;
 use crate::rank::RankLoop;
 use crate::ranks::Placed;
 use crate::status::EngineStatus;
+use crate::weights::WeightForm;
 
 pub use check::{Checked, check};
 pub(crate) use probed::build_probed;
@@ -52,6 +53,8 @@ pub struct EngineModel {
     pub name: String,
     /// Folder of the checkpoint.
     pub dir: PathBuf,
+    /// The form of its linear layers in memory.
+    pub weights: WeightForm,
     /// Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores over the models in
     /// proportion to their weights, at least one each.
     pub threads: usize,
@@ -339,7 +342,7 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
     }
     let open = |m: &EngineModel| {
         Model::open(&m.dir)
-            .and_then(|open| open.with_heads(&m.heads))
+            .and_then(|open| open.with_form(m.weights).with_heads(&m.heads))
             .map_err(|error| EngineError::Load { model: m.name.clone(), error })
     };
     config.models.iter().map(open).collect()
@@ -347,7 +350,8 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
 
 fn model_options(config: &EngineConfig, open: &[OpenModel], hints: &Hints) -> Vec<ModelOptions> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let weights: Vec<u64> = open.iter().map(OpenModel::weight_bytes).collect();
+    // As stored: the form of the weights does not change the arithmetic, which binds beyond a few rows.
+    let weights: Vec<u64> = open.iter().map(OpenModel::stored_bytes).collect();
     let shares = threads::shares(cores, &weights);
     // One context length for all: a request that fits, fits on every model.
     let asked = if config.context_len == 0 { usize::MAX } else { config.context_len };
@@ -390,7 +394,7 @@ fn engine_info(
         .map(|(named, model)| ModelInfo {
             name: named.name.clone(),
             architecture: model.config().architecture.class_name(),
-            dtypes: format!("weights {}, cache {}", model.dtype().name(), kv_dtype.name()),
+            dtypes: format!("weights {}, cache {}", model.weights_name(), kv_dtype.name()),
             vocab: model.config().vocab_size,
             context_len: model.config().context_len(usize::MAX),
             eos_ids: model.config().eos_ids.clone(),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokenrouter_engine::WeightForm;
 
 /// One model and its placement.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,12 +27,32 @@ pub struct ModelSection {
     /// Cores that its threads are bound to; empty: none in particular.
     #[serde(default)]
     pub cores: Vec<usize>,
+    /// How its linear layers are kept in memory; absent: as the checkpoint has them.
+    pub weights: Option<WeightsName>,
     /// Most rows in one step.
     pub max_batch: usize,
     /// Most tokens fed in one step.
     pub max_step_tokens: usize,
     /// Price of a million tokens fed through it.
     pub price: Option<f64>,
+}
+
+/// `model.weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsName {
+    /// 8-bit integers with a scale for every 32 columns.
+    Int8,
+}
+
+impl ModelSection {
+    /// How its linear layers are kept in memory.
+    pub fn weight_form(&self) -> WeightForm {
+        match self.weights {
+            None => WeightForm::Stored,
+            Some(WeightsName::Int8) => WeightForm::Int8,
+        }
+    }
 }
 
 /// Memory.
