@@ -212,7 +212,7 @@ fn heads(c: &mut Criterion) {
         write_router(&folder, &file, &tensors).expect("a router file");
         drop(tensors);
         let weights = |heads: &[PathBuf]| {
-            Model::open(&model).expect("the model").with_heads(heads).expect("the head").weight_bytes()
+            Model::open(&model).expect("the model").with_heads(heads).expect("the head").weight_bytes(1)
         };
         let bytes = (weights(std::slice::from_ref(&folder)) - weights(&[])) as usize;
         // Half a word is one single-precision number.

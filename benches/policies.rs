@@ -13,7 +13,7 @@ use std::path::Path;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineHandle, EngineModel, EngineRequest,
-    FaultOptions, RouteConfig, SamplingParams,
+    FaultOptions, RouteConfig, SamplingParams, WeightForm,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{CountTable, Handoff, Policy, Thresholds};
@@ -22,6 +22,7 @@ const TOKENS: u32 = 64;
 
 fn start(policy: Policy) -> EngineHandle {
     let model = |name: &str, dir: &str| EngineModel {
+        weights: WeightForm::Stored,
         name: name.into(),
         dir: Path::new(env!("CARGO_MANIFEST_DIR")).join("models/demo").join(dir),
         devices: vec![0],

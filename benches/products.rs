@@ -3,6 +3,8 @@
 //! both meet the same neighbours. CPU time of the slowest thread is compared, and the ratio within each turn.
 //!
 //! `cargo bench -p tokenrouter-kernels --bench products -- [--repeats N] [--rows 1,2,4,8,16] [--threads 1,2]`; needs a C compiler.
+//! With `--weights int8` the same matrices as 8-bit integers take the place of the loop in C: int8 beside bf16, and the
+//! time of making them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +12,7 @@ use std::time::Instant;
 
 use memmap2::MmapMut;
 use tokenrouter_kernels::DType;
-use tokenrouter_kernels::cpu::{Ctx, Isa, Reduce, WeightRef, WorkerGroup, linear};
+use tokenrouter_kernels::cpu::{Ctx, Int8Ref, Isa, Matrix, Reduce, WeightRef, WorkerGroup, linear, quantise};
 
 const HIDDEN: usize = 1024;
 const INTER: usize = 3072;
@@ -90,17 +92,34 @@ struct Times {
 /// The same products by our kernels.
 struct Ours {
     weights: MmapMut,
+    /// The same as 8-bit integers, once they are made.
+    int8: Option<MmapMut>,
     x: Vec<f32>,
     out: Vec<f32>,
     isa: Isa,
 }
 
+/// All matrices of a step.
+fn matrices() -> impl Iterator<Item = (usize, usize, Reduce)> {
+    LAYER.into_iter().cycle().take(LAYERS * LAYER.len()).chain([(VOCAB, HIDDEN, Reduce::Whole)])
+}
+
+/// Zeros, in large pages where the system has them.
+fn memory(bytes: usize) -> MmapMut {
+    let memory = MmapMut::map_anon(bytes).expect("memory");
+    #[cfg(target_os = "linux")]
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    memory
+}
+
+/// Bytes of an 8-bit matrix.
+fn int8_bytes(n: usize, k: usize) -> usize {
+    Int8Ref::bytes(n, k).expect("a matrix of a model")
+}
+
 impl Ours {
     fn new() -> Self {
-        let layer: usize = LAYER.iter().map(|(n, k, _)| n * k).sum();
-        let mut weights = MmapMut::map_anon(2 * (layer * LAYERS + VOCAB * HIDDEN)).expect("memory");
-        #[cfg(target_os = "linux")]
-        let _ = weights.advise(memmap2::Advice::HugePage);
+        let mut weights = memory(matrices().map(|(n, k, _)| 2 * n * k).sum());
         // Small bf16 values of both signs: no denormals, no overflow.
         for (i, word) in weights.chunks_exact_mut(8).enumerate() {
             let bits = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0x807f_807f_807f_807f;
@@ -108,27 +127,64 @@ impl Ours {
         }
         let x = (0..MOST_ROWS * INTER).map(|i| ((i % 13) as f32 - 6.0) * 0.1).collect();
         let isa = Isa::detect().expect("an instruction set");
-        Self { weights, x, out: vec![0.0; MOST_ROWS * VOCAB], isa }
+        Self { weights, int8: None, x, out: vec![0.0; MOST_ROWS * VOCAB], isa }
     }
 
-    fn step(&mut self, workers: &WorkerGroup, rows: usize) -> Times {
+    /// Makes the 8-bit weights; tells the time.
+    fn quantise(&mut self, workers: &WorkerGroup) -> Times {
         let ctx = Ctx { isa: self.isa, workers };
-        let (wall, before) = (Instant::now(), thread_times());
-        let mut at = 0;
-        let head = [(VOCAB, HIDDEN, Reduce::Whole)];
-        for &(n, k, reduce) in LAYER.iter().cycle().take(LAYERS * LAYER.len()).chain(&head) {
-            let w =
-                WeightRef::new(DType::Bf16, n, k, &self.weights[2 * at..2 * (at + n * k)]).expect("lengths");
-            linear(ctx, &self.x[..rows * k], w, None, reduce, &mut self.out[..rows * n]);
-            at += n * k;
-        }
-        let wall = wall.elapsed().as_secs_f64() * 1e3;
-        let after = thread_times();
-        let cpu = after
-            .iter()
-            .map(|(id, ns)| ns - before.iter().find(|(other, _)| other == id).map_or(0, |(_, ns)| *ns));
-        Times { wall, cpu: cpu.max().unwrap_or(0) as f64 / 1e6 }
+        let weights = &self.weights;
+        let (int8, times) = timed(|| {
+            let mut int8 = memory(matrices().map(|(n, k, _)| int8_bytes(n, k)).sum());
+            let (mut from, mut to) = (0, 0);
+            for (n, k, _) in matrices() {
+                let bytes = int8_bytes(n, k);
+                quantise(ctx, bf16(weights, from, n, k), &mut int8[to..to + bytes]).expect("numbers");
+                (from, to) = (from + 2 * n * k, to + bytes);
+            }
+            int8
+        });
+        self.int8 = Some(int8);
+        times
     }
+
+    /// One step, with the 8-bit weights or the others.
+    fn step(&mut self, workers: &WorkerGroup, rows: usize, int8: bool) -> Times {
+        let ctx = Ctx { isa: self.isa, workers };
+        let Self { weights, int8: made, x, out, .. } = self;
+        let made = made.as_ref().filter(|_| int8);
+        timed(|| {
+            let mut at = 0;
+            for (n, k, reduce) in matrices() {
+                let (w, bytes) = match made {
+                    None => (Matrix::from(bf16(weights, at, n, k)), 2 * n * k),
+                    Some(made) => {
+                        let bytes = int8_bytes(n, k);
+                        (Int8Ref::new(n, k, &made[at..at + bytes]).expect("lengths").into(), bytes)
+                    }
+                };
+                linear(ctx, &x[..rows * k], w, None, reduce, &mut out[..rows * n]);
+                at += bytes;
+            }
+        })
+        .1
+    }
+}
+
+/// The matrix of `n` by `k` whose bytes begin at `at`.
+fn bf16(weights: &[u8], at: usize, n: usize, k: usize) -> WeightRef<'_> {
+    WeightRef::new(DType::Bf16, n, k, &weights[at..at + 2 * n * k]).expect("lengths")
+}
+
+/// What a piece of work takes.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Times) {
+    let (wall, before) = (Instant::now(), thread_times());
+    let done = work();
+    let wall = wall.elapsed().as_secs_f64() * 1e3;
+    let ran =
+        |id: &String, ns: u64| ns - before.iter().find(|(other, _)| other == id).map_or(0, |(_, ns)| *ns);
+    let cpu = thread_times().iter().map(|(id, ns)| ran(id, *ns)).max();
+    (done, Times { wall, cpu: cpu.unwrap_or(0) as f64 / 1e6 })
 }
 
 /// Nanoseconds that each thread of this process has run.
@@ -169,31 +225,47 @@ fn main() {
     let (repeats, rows) = (numbers("--repeats", &[9])[0], numbers("--rows", &[1, 2, 4, 8, 16]));
     let threads = numbers("--threads", &[1, 2]);
     let most = threads.iter().copied().max().unwrap_or(1);
-    let (mut limit, mut ours) = (Limit::start(most), Ours::new());
+    let mut ours = Ours::new();
+    let int8 = match std::env::args().skip_while(|arg| arg != "--weights").nth(1).as_deref() {
+        None | Some("bf16") => false,
+        Some("int8") => true,
+        Some(other) => panic!("--weights {other}: bf16 or int8"),
+    };
+    let mut limit = (!int8).then(|| Limit::start(most));
+    let names = if int8 { ["bf16", "int8"] } else { ["C loop", "ours"] };
     println!("CPU ms of the slowest thread (wall ms): medians of {repeats} turns, {} path", ours.isa.name());
-    println!("threads rows   C loop            ours              ours / C, median (lowest to highest)");
+    println!(
+        "threads rows   {:<17} {:<17} {} / {}, median (lowest to highest)",
+        names[0], names[1], names[1], names[0]
+    );
     for &threads in &threads {
         let workers = WorkerGroup::new("products", threads).expect("threads");
+        if int8 {
+            let times = ours.quantise(&workers);
+            println!("{threads:7} made int8 in {:.0} ms ({:.0})", times.cpu, times.wall);
+        }
         for &rows in &rows {
             assert!(rows <= MOST_ROWS && (rows <= 2 || rows.is_multiple_of(4)), "rows: 1, 2, 4, 8, 12 or 16");
-            let (mut theirs, mut own) = (Vec::new(), Vec::new());
+            let (mut base, mut own) = (Vec::new(), Vec::new());
             for turn in 0..=repeats {
-                let pair = (limit.step(threads, rows), ours.step(&workers, rows));
+                let pair = match &mut limit {
+                    Some(limit) => (limit.step(threads, rows), ours.step(&workers, rows, false)),
+                    None => (ours.step(&workers, rows, false), ours.step(&workers, rows, true)),
+                };
                 // The first turn warms up.
                 if turn > 0 {
-                    theirs.push(pair.0);
+                    base.push(pair.0);
                     own.push(pair.1);
                 }
             }
-            let mut ratios: Vec<f64> =
-                own.iter().zip(&theirs).map(|(own, theirs)| own.cpu / theirs.cpu).collect();
+            let mut ratios: Vec<f64> = own.iter().zip(&base).map(|(own, base)| own.cpu / base.cpu).collect();
             let of = |times: &[Times], get: fn(&Times) -> f64| {
                 median(&mut times.iter().map(get).collect::<Vec<_>>())
             };
             println!(
                 "{threads:7} {rows:4}   {:6.1} ({:6.1})   {:6.1} ({:6.1})   {:.2} ({:.2} to {:.2})",
-                of(&theirs, |t| t.cpu),
-                of(&theirs, |t| t.wall),
+                of(&base, |t| t.cpu),
+                of(&base, |t| t.wall),
                 of(&own, |t| t.cpu),
                 of(&own, |t| t.wall),
                 median(&mut ratios),

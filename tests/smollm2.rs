@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use support::engine::{request, route, run_all, start, stop};
 use support::{root, skip};
-use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, FaultOptions};
+use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, WeightForm};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{Handoff, Policy};
 use tokenrouter_server::text::{ChatOptions, TextModel};
@@ -35,6 +35,7 @@ fn greedy_ids_are_those_of_transformers() {
     let text = TextModel::load(&dir).expect("the tokenizer");
     let config = EngineConfig {
         models: vec![EngineModel {
+            weights: WeightForm::Stored,
             name: "smollm2".into(),
             dir,
             devices: vec![0],

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokenrouter_emulate::STUB_IMAGE;
 use tokenrouter_engine::{
-    CudaOptions, DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig,
+    CudaOptions, DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig, WeightForm,
 };
 use tokenrouter_kernels::cuda::images;
 use tokenrouter_scheduler::router::ParamValue;
@@ -303,6 +303,7 @@ impl Bench {
     fn config(&self, graphs: bool) -> EngineConfig {
         let sizes = self.sizes;
         let model = |name: &str, dir: &Path| EngineModel {
+            weights: WeightForm::Stored,
             name: name.into(),
             dir: dir.to_owned(),
             devices: vec![0],

@@ -70,7 +70,7 @@ impl<O: Ops> Decoder<O> {
         let last = |width: usize| ops.buffer(limits.logit_rows * width);
         Self {
             limits,
-            lm_head: Linear { weight: weights.lm_head.clone(), bias: None },
+            lm_head: weights.lm_head.clone(),
             residual: token(config.hidden_size),
             normed: token(config.hidden_size),
             q: token(config.q_width()),

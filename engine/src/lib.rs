@@ -49,3 +49,4 @@ pub use start::{
 pub use status::{EngineState, EngineStatus, ModelState, ModelStatus};
 pub use tokenrouter_kernels::sampling::SamplingParams;
 pub use tokenrouter_kernels::{BUILD_REPORT, DType};
+pub use weights::WeightForm;

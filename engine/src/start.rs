@@ -32,6 +32,7 @@ use crate::planner::Planner;
 use crate::rank::RankLoop;
 use crate::ranks::Placed;
 use crate::status::EngineStatus;
+use crate::weights::WeightForm;
 
 pub use check::{Checked, check};
 pub(crate) use probed::build_probed;
@@ -52,6 +53,8 @@ pub struct EngineModel {
     pub name: String,
     /// Folder of the checkpoint.
     pub dir: PathBuf,
+    /// The form of its linear layers in memory.
+    pub weights: WeightForm,
     /// Threads of its worker groups on the CPU, divided over its devices; 0 is one per core,
     /// and the cores are shared with the other models that have 0 here.
     pub threads: usize,
@@ -339,7 +342,7 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
     }
     let open = |m: &EngineModel| {
         Model::open(&m.dir)
-            .and_then(|open| open.with_heads(&m.heads))
+            .and_then(|open| open.with_form(m.weights).with_heads(&m.heads))
             .map_err(|error| EngineError::Load { model: m.name.clone(), error })
     };
     config.models.iter().map(open).collect()
@@ -387,7 +390,7 @@ fn engine_info(
         .map(|(named, model)| ModelInfo {
             name: named.name.clone(),
             architecture: model.config().architecture.class_name(),
-            dtypes: format!("weights {}, cache {}", model.dtype().name(), kv_dtype.name()),
+            dtypes: format!("weights {}, cache {}", model.weights_name(), kv_dtype.name()),
             vocab: model.config().vocab_size,
             context_len: model.config().context_len(usize::MAX),
             eos_ids: model.config().eos_ids.clone(),

@@ -16,14 +16,19 @@
 //! `lm_head.`), because a bias or a norm left out is another model; the rest is ignored with a warning.
 
 mod files;
+mod int8;
 mod layout;
 mod map;
 mod slice;
 
 use std::path::Path;
 
+pub(crate) use int8::check_int8;
+pub use int8::{Int8, WeightForm};
 pub(crate) use map::MappedFile;
 pub use map::Tensor;
+
+use tokenrouter_kernels::cpu::Matrix;
 
 use crate::config::ModelConfig;
 use crate::error::LoadError;
@@ -56,10 +61,13 @@ pub struct LayerWeights {
 /// A matrix and its bias.
 #[derive(Clone, Debug)]
 pub struct Linear {
-    /// `[out, in]`.
+    /// `[out, in]`, as stored. When there is an 8-bit form, products do not read it, and of a layer that is cut by inputs
+    /// it is the whole one.
     pub weight: Tensor,
     /// `[out]`.
     pub bias: Option<Tensor>,
+    /// What products read instead of `weight`.
+    pub int8: Option<Int8>,
 }
 
 /// Weight and bias of a LayerNorm (router heads; the decoders have RMS norms without a bias).
@@ -80,9 +88,9 @@ pub struct ModelWeights {
     pub layers: Vec<LayerWeights>,
     /// RMS norm before the output matrix, `[hidden]`.
     pub final_norm: Tensor,
-    /// Output matrix, `[vocab, hidden]`: the embedding itself when tied.
-    pub lm_head: Tensor,
-    /// Whether `lm_head` is the embedding.
+    /// Output matrix, `[vocab, hidden]`, without a bias: the embedding itself when tied.
+    pub lm_head: Linear,
+    /// Whether the weight of `lm_head` is the embedding.
     pub tied: bool,
 }
 
@@ -96,7 +104,7 @@ impl ModelWeights {
         layout::build(files::Checkpoint::open(dir)?, config)
     }
 
-    /// Bytes of all weights, a shared matrix counted once.
+    /// Bytes of all weights in the files, a shared matrix counted once.
     pub fn bytes(&self) -> u64 {
         let mut sum = self.embed.bytes() + self.final_norm.bytes();
         if !self.tied {
@@ -107,6 +115,29 @@ impl ModelWeights {
 }
 
 impl Linear {
+    /// A layer as it is stored.
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight, bias, int8: None }
+    }
+
+    /// What products read.
+    pub fn matrix(&self) -> Matrix<'_> {
+        match &self.int8 {
+            Some(int8) => int8.view().into(),
+            None => self.weight.view().into(),
+        }
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.int8.as_ref().map_or_else(|| self.weight.rows(), Int8::rows)
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.int8.as_ref().map_or_else(|| self.weight.cols(), Int8::cols)
+    }
+
     /// Bytes in the file.
     pub fn bytes(&self) -> u64 {
         self.weight.bytes() + self.bias.as_ref().map_or(0, Tensor::bytes)
@@ -121,17 +152,13 @@ impl Norm {
 }
 
 impl LayerWeights {
+    fn linears(&self) -> [&Linear; 7] {
+        let Self { q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, .. } = self;
+        [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]
+    }
+
     fn bytes(&self) -> u64 {
-        let linears = [
-            &self.q_proj,
-            &self.k_proj,
-            &self.v_proj,
-            &self.o_proj,
-            &self.gate_proj,
-            &self.up_proj,
-            &self.down_proj,
-        ];
-        let linears: u64 = linears.iter().map(|l| l.bytes()).sum();
+        let linears: u64 = self.linears().iter().map(|l| l.bytes()).sum();
         let qk: u64 = self.qk_norm.iter().map(|(q, k)| q.bytes() + k.bytes()).sum();
         linears + qk + self.input_norm.bytes() + self.post_norm.bytes()
     }

@@ -128,6 +128,9 @@ fn fingerprint(config: &Config, text: &TextModel) -> String {
         // On the CPU the parts of a model give the same bits as the whole.
         let parts = if on_gpu { model.devices.len() } else { 1 };
         (&model.name, &model.path, parts).hash(&mut hasher);
+        if model.weight_form() != WeightForm::Stored {
+            "int8".hash(&mut hasher);
+        }
     }
     format!("fp_{:016x}", hasher.finish())
 }
@@ -155,6 +158,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
         .map(|(index, m)| EngineModel {
             name: m.name.clone(),
             dir: m.path.clone(),
+            weights: m.weight_form(),
             devices: m.devices.clone(),
             threads: m.threads,
             max_batch_rows: m.max_batch,

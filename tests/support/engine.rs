@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tokenrouter_engine::budget::BudgetError;
 use tokenrouter_engine::{
     ClientEvent, Command, DType, DeviceKind, EngineConfig, EngineError, EngineHandle, EngineModel,
-    EngineRequest, FaultOptions, RouteConfig, SamplingParams, TokenLogprobs,
+    EngineRequest, FaultOptions, RouteConfig, SamplingParams, TokenLogprobs, WeightForm,
 };
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 use tokenrouter_scheduler::{FinishReason, Handoff, Policy, RouteId, Usage};
@@ -15,6 +15,7 @@ use super::root;
 /// The demo pair with the given routes.
 pub fn demo_config(routes: Vec<RouteConfig>) -> EngineConfig {
     let model = |name: &str, dir: &str| EngineModel {
+        weights: WeightForm::Stored,
         name: name.into(),
         dir: root().join("models/demo").join(dir),
         devices: vec![0],

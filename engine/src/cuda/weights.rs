@@ -81,7 +81,8 @@ impl Weights {
             None
         } else {
             let to = up.weight(rows.len(), config.hidden_size)?;
-            up.pack(&weights.lm_head, &Part::rows(&weights.lm_head, rows.clone()), &to, Tiles::from(0))?;
+            let head = &weights.lm_head.weight;
+            up.pack(head, &Part::rows(head, rows.clone()), &to, Tiles::from(0))?;
             Some(to)
         };
         let rope = up.table(&rope_values(config, shape.context))?;
@@ -107,7 +108,7 @@ fn extremes(weights: &ModelWeights) -> (usize, usize) {
         [&l.q_proj, &l.k_proj, &l.v_proj, &l.o_proj, &l.gate_proj, &l.up_proj, &l.down_proj]
             .map(|m| &m.weight)
     });
-    let all = layers.chain([&weights.embed, &weights.lm_head]);
+    let all = layers.chain([&weights.embed, &weights.lm_head.weight]);
     all.fold((0, 0), |(largest, row), t| {
         (largest.max(t.bytes() as usize), row.max(t.cols() * t.dtype().size()))
     })

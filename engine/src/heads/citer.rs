@@ -78,7 +78,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
 fn linear(weight: &[f64], cols: usize, bias: &[f64]) -> Linear {
     let single = |values: &[f64]| values.iter().map(|x| *x as f32).collect::<Vec<f32>>();
     let bias = Tensor::computed(&single(bias), bias.len());
-    Linear { weight: Tensor::computed(&single(weight), cols), bias: Some(bias) }
+    Linear::new(Tensor::computed(&single(weight), cols), Some(bias))
 }
 
 fn bias(layer: &Linear) -> Vec<f64> {

@@ -12,5 +12,5 @@ pub(super) const ROW: &str = "defer_row";
 
 /// Loads the row `[1, hidden]`.
 pub(super) fn load(tensors: &mut Tensors, hidden: usize) -> Result<Linear, LoadError> {
-    Ok(Linear { weight: tensors.tensor(ROW, &[1, hidden])?, bias: None })
+    Ok(Linear::new(tensors.tensor(ROW, &[1, hidden])?, None))
 }

@@ -36,7 +36,7 @@ impl Tensors {
     /// `name.weight` and `name.bias` of a matrix.
     pub(super) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear, LoadError> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
-        Ok(Linear { weight, bias: Some(self.tensor(&format!("{name}.bias"), &[outputs])?) })
+        Ok(Linear::new(weight, Some(self.tensor(&format!("{name}.bias"), &[outputs])?)))
     }
 
     /// `name.weight` and `name.bias` of a norm.

@@ -1,9 +1,10 @@
 //! A checkpoint that was opened: what it asks for, and how it becomes a model, whole or in parts.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use tokenrouter_kernels::DType;
-use tokenrouter_kernels::cpu::{Isa, KvLayout, PAGE_TOKENS, WorkerGroup};
+use tokenrouter_kernels::cpu::{Ctx, Isa, KvLayout, PAGE_TOKENS, WorkerGroup};
 use tokenrouter_scheduler::MAX_HEADS;
 
 use super::Model;
@@ -14,8 +15,8 @@ use crate::decoder::{Decoder, StepLimits, buffer_values};
 use crate::error::LoadError;
 use crate::heads::{HeadInfo, HeadSet, HeadSizes, ModelPrint, OpenHead};
 use crate::ops::cpu::CpuOps;
-use crate::shard::{self, Shard};
-use crate::weights::ModelWeights;
+use crate::shard::{self, Shard, ShardError};
+use crate::weights::{ModelWeights, WeightForm, check_int8};
 
 /// How a model is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub struct OpenModel {
     dir: PathBuf,
     config: ModelConfig,
     weights: ModelWeights,
+    form: WeightForm,
     heads: Vec<OpenHead>,
 }
 
@@ -48,7 +50,17 @@ impl OpenModel {
     pub(super) fn open(dir: &Path) -> Result<Self, LoadError> {
         let config = ModelConfig::load(dir)?;
         let weights = ModelWeights::open(dir, &config)?;
-        Ok(Self { dir: dir.to_path_buf(), config, weights, heads: Vec::new() })
+        Ok(Self { dir: dir.to_path_buf(), config, weights, form: WeightForm::Stored, heads: Vec::new() })
+    }
+
+    /// With its linear layers in this form, once it is built for the CPU.
+    pub fn with_form(self, form: WeightForm) -> Self {
+        Self { form, ..self }
+    }
+
+    /// The form of its linear layers.
+    pub fn form(&self) -> WeightForm {
+        self.form
     }
 
     /// The checked configuration.
@@ -99,7 +111,7 @@ impl OpenModel {
 
     /// Row `id` of the output matrix; `None` when it has no such row.
     pub fn output_row(&self, id: u32) -> Option<Vec<f32>> {
-        let view = self.weights.lm_head.view();
+        let view = self.weights.lm_head.weight.view();
         let (id, cols) = (id as usize, view.cols());
         (id < view.rows())
             .then(|| (id * cols..(id + 1) * cols).map(|i| view.dtype().read(view.data(), i)).collect())
@@ -107,7 +119,15 @@ impl OpenModel {
 
     /// Type of the output matrix as it is stored: that of the other weights, in checkpoints that do not mix.
     pub fn dtype(&self) -> DType {
-        self.weights.lm_head.view().dtype()
+        self.weights.lm_head.weight.dtype()
+    }
+
+    /// The type that products read, in configuration files and messages.
+    pub fn weights_name(&self) -> &'static str {
+        match self.form {
+            WeightForm::Stored => self.dtype().name(),
+            WeightForm::Int8 => "int8",
+        }
     }
 
     /// Ids from this one on must not be sampled: a head's defer token stands there.
@@ -115,9 +135,27 @@ impl OpenModel {
         self.heads.iter().filter_map(|h| h.defer_id).min()
     }
 
-    /// Bytes of the mapped weights, those of the heads included.
-    pub fn weight_bytes(&self) -> u64 {
+    /// Bytes of the weights in the files, those of the heads included.
+    pub fn stored_bytes(&self) -> u64 {
         self.weights.bytes() + self.heads.iter().map(OpenHead::bytes).sum::<u64>()
+    }
+
+    /// Bytes of the weights in memory, in all of `parts` parts together. A stored matrix counts once: rows of it are a
+    /// place in the file, and columns are copied instead of being read there.
+    pub fn weight_bytes(&self, parts: usize) -> u64 {
+        match self.form {
+            WeightForm::Stored => self.stored_bytes(),
+            WeightForm::Int8 => {
+                let made = self.weights.bytes_as_int8(&self.config, parts);
+                made + self.stored_bytes() - self.weights.bytes()
+            }
+        }
+    }
+
+    /// Bytes of the weights that a step of the whole model reads: all but an embedding of which it looks up rows.
+    pub fn step_bytes(&self) -> u64 {
+        let looked_up = !self.weights.tied || self.form != WeightForm::Stored;
+        self.weight_bytes(1) - if looked_up { self.weights.embed.bytes() } else { 0 }
     }
 
     /// Cache bytes of one page of 16 tokens in all parts together: keys and values of all layers, and the hidden states
@@ -148,12 +186,11 @@ impl OpenModel {
         4 * (Shard::all(parts).map(part).sum::<u64>() + heads + exchange)
     }
 
-    /// What this model asks of the joint budget in so many parts. Weights count once: rows of a matrix are a place in the
-    /// file, and columns are copied instead of being read there.
+    /// What this model asks of the joint budget in so many parts.
     pub fn demand(&self, name: &str, options: &ModelOptions, parts: usize) -> ModelDemand {
         ModelDemand {
             name: name.to_owned(),
-            weight_bytes: self.weight_bytes(),
+            weight_bytes: self.weight_bytes(parts),
             activation_bytes: self.activation_bytes(options, parts),
             kv_bytes_per_page: self.kv_bytes_per_page(options.kv_dtype, parts),
             context_len: self.config.context_len(options.context_len),
@@ -172,7 +209,16 @@ impl OpenModel {
     /// # Errors
     /// A [`LoadError`] naming the field that does not divide.
     pub fn check_parts(&self, parts: usize) -> Result<(), LoadError> {
-        shard::check_cpu(&self.config, parts).map_err(|error| self.refuse_parts(&error))
+        self.check_shards(parts).map_err(|error| self.refuse_parts(&error))
+    }
+
+    /// As [`Self::check_parts`], without the file.
+    pub(crate) fn check_shards(&self, parts: usize) -> Result<(), ShardError> {
+        shard::check_cpu(&self.config, parts)?;
+        match self.form {
+            WeightForm::Stored => Ok(()),
+            WeightForm::Int8 => check_int8(&self.config, parts),
+        }
     }
 
     /// A [`shard::ShardError`] with the file that holds the field.
@@ -208,6 +254,25 @@ impl OpenModel {
     /// As [`Self::build`].
     pub fn build_part(&self, options: ModelOptions, pages: usize, seat: Seat) -> Result<Model, LoadError> {
         self.build_as(options, pages, Some(seat))
+    }
+
+    /// The weights of a part in the form that was asked for.
+    fn part_weights(&self, shard: Shard, ctx: Ctx<'_>) -> Result<ModelWeights, LoadError> {
+        if self.form == WeightForm::Stored {
+            return Ok(self.weights.shard(&self.config, shard));
+        }
+        let began = Instant::now();
+        let weights = self
+            .weights
+            .int8(&self.config, shard, ctx)
+            .map_err(|e| LoadError::field(&self.dir, e.tensor, e.problem))?;
+        tracing::info!(
+            model = %self.dir.display(),
+            threads = ctx.workers.threads(),
+            seconds = format!("{:.2}", began.elapsed().as_secs_f64()),
+            "int8 weights made"
+        );
+        Ok(weights)
     }
 
     fn build_as(&self, options: ModelOptions, pages: usize, seat: Option<Seat>) -> Result<Model, LoadError> {
@@ -257,7 +322,7 @@ impl OpenModel {
         Vec::<f32>::new()
             .try_reserve_exact((pages * PAGE_TOKENS).saturating_mul(kept))
             .map_err(|e| refuse("pages", format!("hidden states of {pages} pages cannot be had: {e}")))?;
-        let weights = self.weights.shard(&self.config, shard);
+        let weights = self.part_weights(shard, ops.ctx())?;
         let (limits, logit_cols) = (limits(&options), logit_cols(&self.config, shard));
         let decoder = Decoder::new(&ops, &local, &weights, limits, logit_cols);
         let sizes = HeadSizes { rows: limits.logit_rows, hidden: local.hidden_size, pages };

@@ -70,7 +70,8 @@ impl CpuOps {
         }
     }
 
-    fn ctx(&self) -> Ctx<'_> {
+    /// Where its kernels run.
+    pub(crate) fn ctx(&self) -> Ctx<'_> {
         Ctx { isa: self.isa, workers: &self.workers }
     }
 }
@@ -107,10 +108,9 @@ impl Ops for CpuOps {
     }
 
     fn linear(&mut self, rows: usize, x: &Vec<f32>, layer: &Linear, reduce: Reduce, out: &mut Vec<f32>) {
-        let weight = layer.weight.view();
         let bias = layer.bias.as_ref().map(Tensor::view);
-        let (x, out) = (&x[..rows * layer.weight.cols()], &mut out[..rows * layer.weight.rows()]);
-        cpu::linear(self.ctx(), x, weight, bias, reduce, out);
+        let (x, out) = (&x[..rows * layer.cols()], &mut out[..rows * layer.rows()]);
+        cpu::linear(self.ctx(), x, layer.matrix(), bias, reduce, out);
     }
 
     fn linear_joined(
@@ -121,7 +121,7 @@ impl Ops for CpuOps {
         out: &mut Vec<f32>,
     ) -> Result<(), Stopped> {
         let ctx = Ctx { isa: self.isa, workers: &self.workers };
-        let (weight, n) = (layer.weight.view(), layer.weight.rows());
+        let (weight, n) = (layer.matrix(), layer.rows());
         let bias = layer.bias.as_ref().map(Tensor::view);
         let (x, out) = (&x[..rows * weight.cols()], &mut out[..rows * n]);
         let Some(seat) = &mut self.seat else {
@@ -143,7 +143,7 @@ impl Ops for CpuOps {
         out: &mut Vec<f32>,
     ) -> Result<(), Stopped> {
         let ctx = Ctx { isa: self.isa, workers: &self.workers };
-        let weight = lm_head.weight.view();
+        let weight = lm_head.matrix();
         let (x, ids) = (&x[..rows * weight.cols()], &self.logit_ids);
         match &mut self.seat {
             None => cpu::linear(ctx, x, weight, None, Reduce::Whole, &mut out[..rows * self.vocab]),

@@ -47,7 +47,7 @@ pub struct ProbeModel {
     pub name: String,
     /// What it is, in one line: everything on which the time of a step depends, but for the machine.
     pub print: String,
-    /// Bytes of its weights.
+    /// Bytes of the weights that a step reads.
     pub weight_bytes: u64,
     /// Bytes of its cache per token.
     pub cache_bytes_per_token: u64,
@@ -268,6 +268,6 @@ pub(crate) fn print_of(model: &OpenModel, cache: &str) -> String {
         c.head_dim,
         c.intermediate_size,
         c.vocab_size,
-        model.dtype().name(),
+        model.weights_name(),
     )
 }

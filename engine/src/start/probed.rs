@@ -95,7 +95,7 @@ pub(crate) fn build_probed(
         built.infos.push(ProbeModel {
             name: named.name.clone(),
             print: print_of(model, options.kv_dtype.name()),
-            weight_bytes: model.weight_bytes(),
+            weight_bytes: model.step_bytes(),
             cache_bytes_per_token: model.kv_bytes_per_page(options.kv_dtype, parts) / PAGE_TOKENS as u64,
             threads: options.threads,
             max_rows: options.max_batch_rows,

@@ -24,6 +24,7 @@ use crate::ranks::placement::Placement;
 use crate::ranks::{GraphKey, Rank};
 use crate::shard;
 use crate::step::StepLimits;
+use crate::weights::WeightForm;
 
 /// Ranks that are ready.
 pub(super) struct Built {
@@ -47,9 +48,14 @@ pub(super) fn place(config: &EngineConfig, open: &[OpenModel]) -> Result<Placeme
     let placement = Placement::new(devices)
         .map_err(|(model, problem)| EngineError::Placement { model: named(model), problem })?;
     for (index, model) in open.iter().enumerate() {
+        if config.device != DeviceKind::Cpu && model.form() == WeightForm::Int8 {
+            let problem =
+                "weights is \"int8\", which only the CPU has; leave the key out, or run with --device cpu";
+            return Err(EngineError::Placement { model: named(index), problem: problem.to_owned() });
+        }
         let parts = placement.devices(index).len();
         let checked = match config.device {
-            DeviceKind::Cpu => shard::check_cpu(model.config(), parts),
+            DeviceKind::Cpu => model.check_shards(parts),
             DeviceKind::Cuda(_) => shard::check_cuda(model.config(), parts),
         };
         checked

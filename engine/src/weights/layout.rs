@@ -20,7 +20,7 @@ pub(super) fn build(files: Checkpoint, config: &ModelConfig) -> Result<ModelWeig
     let layers = (0..config.layers).map(|i| taken.layer(i, config)).collect::<Result<_, _>>()?;
     let final_norm = taken.tensor(NORM, &[config.hidden_size])?;
     let tied = taken.tied(config)?;
-    let lm_head = if tied { embed.clone() } else { taken.tensor(HEAD, &matrix)? };
+    let lm_head = Linear::new(if tied { embed.clone() } else { taken.tensor(HEAD, &matrix)? }, None);
     taken.judge_rest(config, tied)?;
     Ok(ModelWeights { embed, layers, final_norm, lm_head, tied })
 }
@@ -42,7 +42,7 @@ impl Taken {
     fn linear(&mut self, prefix: &str, shape: [usize; 2], bias: bool) -> Result<Linear, LoadError> {
         let weight = self.tensor(&format!("{prefix}.weight"), &shape)?;
         let bias = if bias { Some(self.tensor(&format!("{prefix}.bias"), &shape[..1])?) } else { None };
-        Ok(Linear { weight, bias })
+        Ok(Linear::new(weight, bias))
     }
 
     fn layer(&mut self, index: usize, c: &ModelConfig) -> Result<LayerWeights, LoadError> {

@@ -182,6 +182,19 @@ impl Tensor {
         (self.end - self.start) as u64
     }
 
+    /// Tells the system that this place of the file need not stay in memory: it is read again when it is asked for.
+    pub(crate) fn forget(&self) {
+        #[cfg(unix)]
+        if let Storage::Map(map) = &*self.map {
+            use memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the map is of a file and nobody writes to it, so what is dropped comes back as it was; see
+            // `MappedFile::open` about files that change.
+            let done = unsafe { map.unchecked_advise_range(DontNeed, self.start, self.end - self.start) };
+            // A system that keeps the pages has more memory in use than it must; nothing is wrong.
+            let _ = done;
+        }
+    }
+
     /// Proves that [`Self::view`] cannot fail.
     fn check(&self) -> Result<(), String> {
         let data = self.map.bytes().get(self.start..self.end).ok_or("lies outside the file")?;

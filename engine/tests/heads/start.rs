@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use tokenrouter_engine::heads::{Direction, HeadKind};
 use tokenrouter_engine::model::{Model, ModelOptions};
-use tokenrouter_engine::{DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig, start};
+use tokenrouter_engine::{
+    DType, DeviceKind, EngineConfig, EngineModel, FaultOptions, RouteConfig, WeightForm, start,
+};
 use tokenrouter_scheduler::router::{Registry, RouteRow, Router, SignalSet, StepView};
 use tokenrouter_scheduler::{Handoff, ModelId, ModelSet, Policy};
 
@@ -36,6 +38,7 @@ impl Router for Reads {
 fn config(heads: &[&str]) -> EngineConfig {
     EngineConfig {
         models: vec![EngineModel {
+            weights: WeightForm::Stored,
             name: "small".into(),
             dir: golden().join("model"),
             devices: vec![0],

@@ -339,5 +339,5 @@ fn an_open_model_states_its_demand() {
     assert_eq!(demand.activation_bytes, 4 * (160 * 248 + 160 * 122 + 256 * 8));
     assert_eq!(demand.kv_bytes_per_page, 2 * 2 * 2 * 8 * 16 * 2);
     assert_eq!((demand.name.as_str(), demand.context_len), ("tiny", 256));
-    assert_eq!(demand.weight_bytes, open.weight_bytes());
+    assert_eq!(demand.weight_bytes, open.weight_bytes(1));
 }

@@ -3,6 +3,7 @@
 mod budget;
 mod config;
 mod forward;
+mod int8;
 mod parts;
 mod ranks;
 mod rope;

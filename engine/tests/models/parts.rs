@@ -9,7 +9,7 @@ use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
 
 use crate::support::{TempDir, qwen3_config, random_checkpoint, wide_config};
 
-const PAGES: usize = 12;
+pub(crate) const PAGES: usize = 12;
 const VOCAB: usize = 50;
 
 fn configs() -> Vec<Value> {
@@ -39,7 +39,7 @@ fn configs() -> Vec<Value> {
     vec![qwen3_config(), changed(qwen3_config(), &qwen2), changed(qwen3_config(), &llama), wide_config()]
 }
 
-fn options(threads: usize) -> ModelOptions {
+pub(crate) fn options(threads: usize) -> ModelOptions {
     ModelOptions {
         threads,
         max_batch_rows: 64,
@@ -72,7 +72,7 @@ fn run(models: &mut [Model], number: u64, ids: &[u32], step: &StepTokens<'_>, wa
 }
 
 /// Two rows in chunks, then token by token: the logits of every step.
-fn logits(models: &mut [Model]) -> Vec<Vec<u32>> {
+pub(crate) fn logits(models: &mut [Model]) -> Vec<Vec<u32>> {
     let tokens = |row: u32| (0..40u32).map(move |i| (i * i * 7 + i * 13 + row * 31) % VOCAB as u32);
     let rows: Vec<Vec<u32>> = (0..2).map(|row| tokens(row).collect()).collect();
     let mut at = 0;

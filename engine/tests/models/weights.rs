@@ -35,7 +35,7 @@ fn tensors() -> Tensors {
 fn sizes_in_bytes() {
     let open = open(&qwen3_config(), &tensors()).unwrap();
     let values: usize = tensors().values().map(|(_, shape, _)| shape.iter().product::<usize>()).sum();
-    assert_eq!(open.weight_bytes(), 2 * values as u64);
+    assert_eq!(open.weight_bytes(1), 2 * values as u64);
     // 2 layers, keys and values, 2 heads of 8, 16 tokens.
     assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::F32, 1), 2 * 2 * 2 * 8 * 16 * 4);
     assert_eq!(open.kv_bytes_per_page(tokenrouter_kernels::DType::Bf16, 1), 2 * 2 * 2 * 8 * 16 * 2);
@@ -52,7 +52,7 @@ fn tie_table() {
         config
     };
     let shared = 50 * 24 * 2;
-    let bytes = |flag_value: Value, t: &Tensors| open(&flag(flag_value), t).unwrap().weight_bytes();
+    let bytes = |flag_value: Value, t: &Tensors| open(&flag(flag_value), t).unwrap().weight_bytes(1);
     let untied = bytes(json!(false), &both);
     assert_eq!(bytes(json!(null), &both), untied);
     for (value, t) in [(json!(true), &without), (json!(true), &both), (json!(null), &without)] {

@@ -1,6 +1,7 @@
 //! The AVX2 form of [`Lanes`], also compiled for AVX-512, where it has twice the registers. Values are made only
 //! inside the `run` of their kind, whose caller has checked the processor.
 
+use super::lanes::POW2_15;
 use super::pair::Two;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
@@ -30,6 +31,19 @@ macro_rules! join_tree {
     }};
 }
 pub(super) use join_tree;
+
+/// For bytes 0 to 7 and for bytes 8 to 15 of a half register: byte `i` becomes byte 1 of lane `i`; 0x80 gives a zero.
+pub(super) const BYTE_ORDERS: [[u8; 32]; 2] = [byte_order(0), byte_order(8)];
+
+const fn byte_order(from: u8) -> [u8; 32] {
+    let mut order = [0x80; 32];
+    let mut i = 0;
+    while i < 8 {
+        order[4 * i + 1] = from + i as u8;
+        i += 1;
+    }
+    order
+}
 
 /// Lane `i` and `i + 4` of two vectors, one in each half.
 ///
@@ -95,6 +109,29 @@ macro_rules! ymm_lanes {
                     let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
                     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
                 })
+            }
+
+            #[inline(always)]
+            unsafe fn load_scale(p: *const u8) -> Self {
+                // SAFETY: the caller grants four readable bytes; what follows the number is shifted out.
+                $name(unsafe {
+                    let words = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
+                })
+            }
+
+            #[inline(always)]
+            unsafe fn load_bytes_twice(p: *const u8) -> [Self; 2] {
+                // SAFETY: the caller grants 16 readable bytes; the loads of the orders read 32 bytes of each.
+                unsafe {
+                    let both = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+                    let ones = _mm256_set1_epi32(POW2_15 as i32);
+                    let first = _mm256_loadu_si256(BYTE_ORDERS[0].as_ptr().cast());
+                    let second = _mm256_loadu_si256(BYTE_ORDERS[1].as_ptr().cast());
+                    let first = _mm256_or_si256(_mm256_shuffle_epi8(both, first), ones);
+                    let second = _mm256_or_si256(_mm256_shuffle_epi8(both, second), ones);
+                    [$name(_mm256_castsi256_ps(first)), $name(_mm256_castsi256_ps(second))]
+                }
             }
 
             #[inline(always)]

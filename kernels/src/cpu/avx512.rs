@@ -1,11 +1,13 @@
 //! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
 //! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
 
-use super::avx2::{halves, join_tree, quarters, transpose_four, ymm_lanes};
+use super::avx2::{BYTE_ORDERS, halves, join_tree, quarters, transpose_four, ymm_lanes};
+use super::lanes::POW2_15;
 use super::math::{LN_2_REST, LOWEST, ROUND, SERIES};
 use super::pair::Pair;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 /// Runs `kernel` in code compiled for AVX-512.
 ///
@@ -25,6 +27,20 @@ ymm_lanes!(Avx512, Zmm, Registers::ThirtyTwo);
 /// Sixteen lanes in one 512-bit register: eight of the first of a pair, eight of the second.
 #[derive(Clone, Copy)]
 pub(crate) struct Zmm(__m512);
+
+/// The masks and orders of loads of 8-bit weights. They are hidden from the compiler, which knows other ways to the same
+/// values: two instructions for one, on the ports that limit these products.
+#[derive(Clone, Copy)]
+pub(crate) struct ByteLoads {
+    /// The lanes of the second row.
+    upper: __mmask16,
+    /// Byte 1 of each lane.
+    places: __mmask64,
+    /// 2^15 in each lane.
+    ones: __m512i,
+    /// As [`BYTE_ORDERS`], twice each.
+    orders: [__m512i; 2],
+}
 
 impl Zmm {
     /// # Safety
@@ -102,6 +118,48 @@ impl Pair for Zmm {
             let low = _mm512_castsi256_si512(_mm256_loadu_si256(a.cast()));
             let both = _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(b.cast()));
             [Self::step(both, &FIRST), Self::step(both, &SECOND)]
+        }
+    }
+
+    type ByteLoads = ByteLoads;
+
+    #[inline(always)]
+    fn byte_loads() -> ByteLoads {
+        // SAFETY: the loads read 32 bytes of each order; the features were checked before `run`.
+        unsafe {
+            ByteLoads {
+                upper: black_box(0xff00),
+                places: black_box(0x2222_2222_2222_2222),
+                ones: black_box(_mm512_set1_epi32(POW2_15 as i32)),
+                orders: black_box([
+                    _mm512_broadcast_i64x4(_mm256_loadu_si256(BYTE_ORDERS[0].as_ptr().cast())),
+                    _mm512_broadcast_i64x4(_mm256_loadu_si256(BYTE_ORDERS[1].as_ptr().cast())),
+                ]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_scale(loads: ByteLoads, a: *const u8, b: *const u8) -> Self {
+        // SAFETY: the caller grants four bytes at each; what follows the scale is shifted out.
+        Zmm(unsafe {
+            let (a, b) = (a.cast::<i32>().read_unaligned(), b.cast::<i32>().read_unaligned());
+            let both = _mm512_mask_set1_epi32(_mm512_set1_epi32(a), loads.upper, b);
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes_twice(loads: ByteLoads, a: *const u8, b: *const u8) -> [Self; 2] {
+        // SAFETY: the caller grants 16 bytes at each.
+        unsafe {
+            let low = _mm512_broadcast_i32x4(_mm_loadu_si128(a.cast()));
+            let both = _mm512_mask_broadcast_i32x4(low, loads.upper, _mm_loadu_si128(b.cast()));
+            let [first, second] = loads.orders;
+            [
+                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(loads.ones, loads.places, both, first))),
+                Zmm(_mm512_castsi512_ps(_mm512_mask_shuffle_epi8(loads.ones, loads.places, both, second))),
+            ]
         }
     }
 

@@ -43,6 +43,16 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// 16 bytes must be readable at `p`.
     unsafe fn load_bf16(p: *const u8) -> Self;
+    /// The bf16 number at `p` in all lanes. It is not NaN.
+    ///
+    /// # Safety
+    /// Four bytes must be readable at `p`.
+    unsafe fn load_scale(p: *const u8) -> Self;
+    /// `2^15 + byte` for bytes 0 to 7, and for bytes 8 to 15. A byte becomes bits 8 to 15 of a number.
+    ///
+    /// # Safety
+    /// 16 bytes must be readable at `p`.
+    unsafe fn load_bytes_twice(p: *const u8) -> [Self; 2];
     fn add(self, b: Self) -> Self;
     fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
@@ -81,6 +91,9 @@ pub(crate) trait Lanes: Copy {
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
+
+/// The bits of 2^15, whose bits 8 to 15 count ones.
+pub(super) const POW2_15: u32 = 0x4700_0000;
 
 /// A piece of work that can be compiled for each instruction set. Implementations and all they
 /// call must be `#[inline(always)]`, so that they take on the features of their caller.
@@ -170,6 +183,20 @@ impl Lanes for Portable {
         // SAFETY: the caller grants 16 readable bytes.
         let bytes = unsafe { p.cast::<[[u8; 2]; 8]>().read_unaligned() };
         Portable(bytes.map(|b| bf16::from_le_bytes(b).to_f32()))
+    }
+
+    #[inline(always)]
+    unsafe fn load_scale(p: *const u8) -> Self {
+        // SAFETY: the caller grants readable bytes.
+        let bits = u32::from(u16::from_le_bytes(unsafe { p.cast::<[u8; 2]>().read() }));
+        Self::splat(f32::from_bits(bits << 16))
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes_twice(p: *const u8) -> [Self; 2] {
+        // SAFETY: the caller grants 16 readable bytes.
+        let bytes = unsafe { p.cast::<[[u8; 8]; 2]>().read() };
+        bytes.map(|eight| Portable(eight.map(|byte| f32::from_bits(POW2_15 | u32::from(byte) << 8))))
     }
 
     #[inline(always)]

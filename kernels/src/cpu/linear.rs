@@ -10,12 +10,14 @@
 //! read, the next one is prefetched.
 
 mod direct;
+mod int8;
 mod packed;
 mod part;
+mod stored;
 
 use self::part::{Part, ROWS};
 use super::shared::SharedMut;
-use super::{Ctx, WeightRef, part_count, part_range};
+use super::{Ctx, Matrix, WeightRef, part_count, part_range};
 
 /// How K is reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +68,15 @@ pub fn segment_borders(k: usize) -> [usize; 5] {
 ///
 /// # Panics
 /// When the lengths contradict each other.
-pub fn linear(
+pub fn linear<'a>(
     ctx: Ctx<'_>,
     x: &[f32],
-    w: WeightRef<'_>,
+    w: impl Into<Matrix<'a>>,
     bias: Option<WeightRef<'_>>,
     reduce: Reduce,
     out: &mut [f32],
 ) {
+    let w = w.into();
     let (n, k) = (w.rows(), w.cols());
     assert!(k > 0 && x.len().is_multiple_of(k), "x of {} elements, K {k}", x.len());
     let t = x.len() / k;

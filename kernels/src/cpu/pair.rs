@@ -27,6 +27,20 @@ pub(crate) trait Pair: Copy {
         // SAFETY: as the caller grants.
         unsafe { [Self::load_bf16(a, b), Self::load_bf16(a.add(16), b.add(16))] }
     }
+    /// What loads of 8-bit weights need, made once for a row of them.
+    type ByteLoads: Copy;
+    /// Makes it.
+    fn byte_loads() -> Self::ByteLoads;
+    /// The bf16 number at `a` in the first group, the one at `b` in the second.
+    ///
+    /// # Safety
+    /// Four bytes must be readable at `a` and at `b`.
+    unsafe fn load_scale(loads: Self::ByteLoads, a: *const u8, b: *const u8) -> Self;
+    /// `2^15 + byte` for bytes 0 to 7 of both rows, and for bytes 8 to 15.
+    ///
+    /// # Safety
+    /// 16 bytes must be readable at `a` and at `b`.
+    unsafe fn load_bytes_twice(loads: Self::ByteLoads, a: *const u8, b: *const u8) -> [Self; 2];
     /// The eight values at `p` in both groups.
     ///
     /// # Safety
@@ -137,6 +151,24 @@ impl<V: Lanes> Pair for Two<V> {
     unsafe fn load_bf16(a: *const u8, b: *const u8) -> Self {
         // SAFETY: as the caller grants.
         unsafe { Two(V::load_bf16(a), V::load_bf16(b)) }
+    }
+
+    type ByteLoads = ();
+
+    #[inline(always)]
+    fn byte_loads() {}
+
+    #[inline(always)]
+    unsafe fn load_scale((): (), a: *const u8, b: *const u8) -> Self {
+        // SAFETY: as the caller grants.
+        unsafe { Two(V::load_scale(a), V::load_scale(b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes_twice((): (), a: *const u8, b: *const u8) -> [Self; 2] {
+        // SAFETY: as the caller grants.
+        let [[a0, a1], [b0, b1]] = unsafe { [V::load_bytes_twice(a), V::load_bytes_twice(b)] };
+        [Two(a0, b0), Two(a1, b1)]
     }
 
     #[inline(always)]

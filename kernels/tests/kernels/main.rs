@@ -5,6 +5,7 @@
 mod attention;
 mod common;
 mod heads;
+mod int8;
 mod layers;
 mod logprobs;
 mod sampling;

@@ -38,6 +38,7 @@ pub(crate) use scheduling::{AUTO, handoff_from, handoff_name};
 pub use sections::{
     BudgetSection, ChatSection, FaultsSection, HubSection, LogFormat, LogSection, ModelSection, OnPeerLoss,
     ReasoningField, ReasoningParser, RequestLimitsSection, ServerSection, ThresholdLimit, ToolParser,
+    WeightsName,
 };
 
 /// A deployment, checked. Paths are resolved against the folder of the file.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokenrouter_engine::WeightForm;
 
 use super::device::DeviceName;
 
@@ -29,6 +30,8 @@ pub struct ModelSection {
     /// Cores that its threads are bound to; empty: none in particular.
     #[serde(default)]
     pub cores: Vec<usize>,
+    /// How its linear layers are kept in memory; absent: as the checkpoint has them.
+    pub weights: Option<WeightsName>,
     /// Most rows in one step.
     pub max_batch: usize,
     /// Most tokens fed in one step; 0 depends on the device, see [`ModelSection::step_tokens`].
@@ -37,7 +40,23 @@ pub struct ModelSection {
     pub price: Option<f64>,
 }
 
+/// `model.weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsName {
+    /// 8-bit integers with a scale for every 32 columns.
+    Int8,
+}
+
 impl ModelSection {
+    /// How its linear layers are kept in memory.
+    pub fn weight_form(&self) -> WeightForm {
+        match self.weights {
+            None => WeightForm::Stored,
+            Some(WeightsName::Int8) => WeightForm::Int8,
+        }
+    }
+
     /// Most tokens fed in one step on `device`. Unless it is stated, a step of a CPU feeds few enough that it ends within a
     /// second or so on a small machine, and a step of a GPU enough to fill it.
     pub fn step_tokens(&self, device: DeviceName) -> usize {

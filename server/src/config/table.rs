@@ -99,6 +99,13 @@ const MODEL: &[Key] = &[
         Ints,
         "Cores of the CPU that its threads are bound to, like [0, 1]; absent: wherever the system puts them.",
     ),
+    Key::optional(
+        "weights",
+        Word(&["int8"]),
+        "How its linear layers are kept in memory, on the CPU: \"int8\" makes 8-bit integers with a scale for every 32 \
+         columns at the start, which halves bf16 and what one request waits for, and costs some accuracy \
+         (docs/performance.md); absent: as the checkpoint has them.",
+    ),
     Key::new("max_batch", Int(1, 4096), "32", "Most rows in one step."),
     Key::new(
         "max_step_tokens",

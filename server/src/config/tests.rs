@@ -109,7 +109,7 @@ fn host_and_port_are_halves_of_the_address() {
 #[test]
 fn every_refusal_names_its_place_and_key() {
     type Pairs<'a> = &'a [(&'a str, &'a str)];
-    let cases: [(Pairs<'_>, Pairs<'_>, &[&str]); 17] = [
+    let cases: [(Pairs<'_>, Pairs<'_>, &[&str]); 18] = [
         (
             &[("TOKENROUTER_SERVER_MAX_N", "0")],
             &[],
@@ -133,6 +133,11 @@ fn every_refusal_names_its_place_and_key() {
             &[],
             &[("model.small.max_batch", "600"), ("model.small.max_step_tokens", "512")],
             &["model \"small\": max_step_tokens is 512", "600"],
+        ),
+        (
+            &[],
+            &[("model.small.weights", "int4")],
+            &["--set model.small.weights", "model \"small\": weights is \"int4\"", "must be \"int8\""],
         ),
         (&[], &[("server.served_model_name", "small")], &["--set server.served_model_name", "must differ"]),
         (&[], &[("request_limits.threshold", "[0.5, 0.1]")], &["--set request_limits.threshold", "lowest"]),
@@ -162,6 +167,14 @@ fn every_refusal_names_its_place_and_key() {
         &flags(&[]),
     );
     assert!(error.is_err_and(|e| e.starts_with("a.toml: unknown key \"x\"")));
+}
+
+#[test]
+fn the_form_of_weights_belongs_to_a_model() {
+    use tokenrouter_engine::WeightForm::{Int8, Stored};
+    let config = resolve(&[], &[("model.small.weights", "int8")]).expect("good");
+    let forms: Vec<_> = config.models.iter().map(|model| model.weight_form()).collect();
+    assert_eq!(forms, [Int8, Stored]);
 }
 
 /// A key of a client must not end up in a log or on a screen.

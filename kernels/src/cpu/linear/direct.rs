@@ -1,11 +1,12 @@
 //! Products of a few activations with the weights as they lie in memory.
 
 use super::part::{Ahead, Part, ROWS, WIDE, flat, flat_mut, join, tile_range};
+use super::stored::{Columns, Stored, with_stored};
 use crate::cpu::pair::{Pair, tile_sums, twice_part};
-use crate::cpu::weight::{Elem, with_elem};
+use crate::cpu::weight::Elem;
 use crate::cpu::{Kernel, Lanes, Registers};
 
-/// A part with at least [`ROWS`] outputs.
+/// A part for which [`Part::fits_direct`].
 pub(super) struct Direct<'a>(pub(super) &'a Part<'a>);
 
 impl Kernel for Direct<'_> {
@@ -13,27 +14,27 @@ impl Kernel for Direct<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        with_elem!(self.0.w.dtype(), V, self.blocks())
+        with_stored!(self.0.w, V, self.blocks())
     }
 }
 
 impl Direct<'_> {
     #[inline(always)]
-    fn blocks<V: Lanes, E: Elem>(&self) {
+    fn blocks<V: Lanes, S: Stored>(&self) {
         let mut row = self.0.first;
         while row < self.0.end {
-            // The last block takes rows of the one before once more, with the same result.
-            self.block::<V, E>(row.min(self.0.end - ROWS));
+            // The last block takes rows of the one before once more, with the same result, or there are rows of zeros.
+            let first = if S::WHOLE_BLOCKS { row } else { row.min(self.0.end - ROWS) };
+            self.block::<V, S>(first);
             row += ROWS;
         }
     }
 
     /// [`ROWS`] weight rows against all activations, while the first-level cache has the rows.
     #[inline(always)]
-    fn block<V: Lanes, E: Elem>(&self, row: usize) {
-        let (t, stride) = (self.0.t, self.0.w.cols() * E::SIZE);
-        let next = self.0.w.data().as_ptr().wrapping_add((row + ROWS) * stride);
-        let ahead = Ahead { at: next, stride, rows: ROWS };
+    fn block<V: Lanes, S: Stored>(&self, row: usize) {
+        let (t, w) = (self.0.t, &self.0.w);
+        let ahead = Ahead { at: w.address(row + ROWS), stride: w.apart(), rows: ROWS };
         let count = match V::REGISTERS {
             Registers::ThirtyTwo => t.div_ceil(2 * WIDE),
             Registers::Sixteen => t.div_ceil(WIDE),
@@ -43,53 +44,58 @@ impl Direct<'_> {
             let t = tile_range(t, count, i);
             let ahead = ahead.share(count, i);
             match (V::REGISTERS, t.len()) {
-                (Registers::ThirtyTwo, 1) => self.tile::<V, E, 4, 1>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 2) => self.tile::<V, E, 4, 2>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 3) => self.tile::<V, E, 4, 3>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 4) => self.tile::<V, E, 4, 4>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 5) => self.tile::<V, E, 4, 5>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 6) => self.tile::<V, E, 4, WIDE>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 7) => self.groups::<V, E, 2, 7>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 8) => self.groups::<V, E, 2, 8>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 9) => self.groups::<V, E, 2, 9>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 10) => self.groups::<V, E, 2, 10>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 11) => self.groups::<V, E, 2, 11>(row, t.start, ahead),
-                (Registers::ThirtyTwo, _) => self.groups::<V, E, 2, 12>(row, t.start, ahead),
-                (Registers::Sixteen, 1) => self.groups::<V, E, 2, 1>(row, t.start, ahead),
-                (Registers::Sixteen, 2) => self.groups::<V, E, 2, 2>(row, t.start, ahead),
-                (Registers::Sixteen, 3) => self.groups::<V, E, 1, 3>(row, t.start, ahead),
-                (Registers::Sixteen, 4) => self.groups::<V, E, 1, 4>(row, t.start, ahead),
-                (Registers::Sixteen, 5) => self.groups::<V, E, 1, 5>(row, t.start, ahead),
-                (Registers::Sixteen, _) => self.groups::<V, E, 1, WIDE>(row, t.start, ahead),
-                (Registers::Unknown, _) => self.groups::<V, E, 1, 1>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 1) => self.tile::<V, S, 4, 1>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 2) => self.tile::<V, S, 4, 2>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 3) => self.tile::<V, S, 4, 3>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 4) => self.tile::<V, S, 4, 4>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 5) => self.tile::<V, S, 4, 5>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 6) => self.tile::<V, S, 4, WIDE>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 7) => self.groups::<V, S, 2, 7>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 8) => self.groups::<V, S, 2, 8>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 9) => self.groups::<V, S, 2, 9>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 10) => self.groups::<V, S, 2, 10>(row, t.start, ahead),
+                (Registers::ThirtyTwo, 11) => self.groups::<V, S, 2, 11>(row, t.start, ahead),
+                (Registers::ThirtyTwo, _) => self.groups::<V, S, 2, 12>(row, t.start, ahead),
+                (Registers::Sixteen, 1) => self.groups::<V, S, 2, 1>(row, t.start, ahead),
+                (Registers::Sixteen, 2) => self.groups::<V, S, 2, 2>(row, t.start, ahead),
+                (Registers::Sixteen, 3) => self.groups::<V, S, 1, 3>(row, t.start, ahead),
+                (Registers::Sixteen, 4) => self.groups::<V, S, 1, 4>(row, t.start, ahead),
+                (Registers::Sixteen, 5) => self.groups::<V, S, 1, 5>(row, t.start, ahead),
+                (Registers::Sixteen, _) => self.groups::<V, S, 1, WIDE>(row, t.start, ahead),
+                (Registers::Unknown, _) => self.groups::<V, S, 1, 1>(row, t.start, ahead),
             }
         }
     }
 
     /// A block as several tiles of `R` pairs of weight rows.
     #[inline(always)]
-    fn groups<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
+    fn groups<V: Lanes, S: Stored, const R: usize, const C: usize>(
+        &self,
+        row: usize,
+        t: usize,
+        ahead: Ahead,
+    ) {
         let count = ROWS / (2 * R);
         for group in 0..count {
-            self.tile::<V, E, R, C>(row + 2 * R * group, t, ahead.share(count, group));
+            self.tile::<V, S, R, C>(row + 2 * R * group, t, ahead.share(count, group));
         }
     }
 
     #[inline(always)]
-    fn tile<V: Lanes, E: Elem, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
+    fn tile<V: Lanes, S: Stored, const R: usize, const C: usize>(&self, row: usize, t: usize, ahead: Ahead) {
         let part = self.0;
-        let k = part.w.cols();
+        let (k, apart) = (part.w.cols(), part.w.apart());
         let (borders, segments) = part.reduce.borders(k);
         let mut joined = [[[0.0f32; 2]; R]; C];
         let mut held = joined;
         for i in 0..segments {
             let (from, to) = (borders[i], borders[i + 1]);
-            // SAFETY: row + 2 R <= N weight rows and t + C <= T activations have K elements each, of which from..to are
-            // read; the lengths were checked by `WeightRef::new` and `linear`.
+            // SAFETY: the rows from `row` on, at most N or those of a whole block, and t + C <= T activations have K
+            // elements each, of which from..to are read; the lengths were checked by the matrix and by `linear`, the
+            // borders by `Part::fits_direct`.
             let acc = unsafe {
-                let w = part.w.data().as_ptr().add((row * k + from) * E::SIZE);
-                let x = part.x.as_ptr().add(t * k + from);
-                products::<V, E, R, C>(w, x, k, to - from, ahead.from(from * E::SIZE))
+                let x = part.x.as_ptr().add(t * k);
+                S::products::<V, R, C>(part.w.address(row), apart, x, Columns { cols: k, from, to }, ahead)
             };
             let sums = tile_sums(&acc);
             join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
@@ -106,7 +112,7 @@ impl Direct<'_> {
 /// `2 R` rows of type `E` and `C` rows of f32, all `stride` elements apart, must have `len` readable elements at `w` and
 /// at `x`.
 #[inline(always)]
-unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
+pub(super) unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
     w: *const u8,
     x: *const f32,
     stride: usize,

@@ -8,8 +8,9 @@
 use std::ops::Range;
 
 use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
+use super::stored::{Columns, Stored, with_stored};
 use crate::cpu::pair::{Pair, tile_sums, twice_part};
-use crate::cpu::weight::{Elem, with_elem};
+use crate::cpu::weight::Elem;
 use crate::cpu::{Kernel, Lanes, Registers, dispatch};
 
 /// Most elements of K in a stretch: with the rows of a block 20 KiB of f32, which the first-level cache holds beside a tile
@@ -107,25 +108,22 @@ impl Kernel for Pack<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        with_elem!(self.part.w.dtype(), V, self.pairs())
+        with_stored!(self.part.w, V, self.pairs())
     }
 }
 
 impl Pack<'_> {
     #[inline(always)]
-    fn pairs<V: Lanes, E: Elem>(self) {
+    fn pairs<V: Lanes, S: Stored>(self) {
         let pairs = if V::REGISTERS == Registers::ThirtyTwo { 4 } else { 1 };
-        let (k, len) = (self.part.w.cols(), self.stretch.to - self.stretch.from);
-        let row = |i: usize| {
-            let row = (self.row + i).min(self.part.end - 1);
-            self.part.w.data()[(row * k + self.stretch.from) * E::SIZE..].as_ptr()
-        };
+        let columns = Columns { cols: self.part.w.cols(), from: self.stretch.from, to: self.stretch.to };
+        let row = |i: usize| self.part.w.address((self.row + i).min(self.part.end - 1));
         for pair in 0..ROWS / 2 {
             let at = pair / pairs * pairs * 2 * STRETCH + pair % pairs * 16;
             let out = self.packed[at..].as_mut_ptr();
-            // SAFETY: both rows have `len` elements from the stretch's first on; the steps of the pair, at most
-            // STRETCH / 8 and 16 * pairs values apart, lie in `packed`.
-            unsafe { pack_pair::<V, E>(row(2 * pair), row(2 * pair + 1), len, out, 16 * pairs) };
+            // SAFETY: both rows are there and have the columns; the steps of the pair, at most STRETCH / 8 and 16 * pairs
+            // values apart, lie in `packed`.
+            unsafe { S::pack_pair::<V>(row(2 * pair), row(2 * pair + 1), columns, out, 16 * pairs) };
         }
     }
 }
@@ -135,7 +133,13 @@ impl Pack<'_> {
 /// # Safety
 /// `len` elements must be readable at `a` and at `b`; `len / 8` steps, rounded up, must be writable at `out`.
 #[inline(always)]
-unsafe fn pack_pair<V: Lanes, E: Elem>(a: *const u8, b: *const u8, len: usize, out: *mut f32, apart: usize) {
+pub(super) unsafe fn pack_pair<V: Lanes, E: Elem>(
+    a: *const u8,
+    b: *const u8,
+    len: usize,
+    out: *mut f32,
+    apart: usize,
+) {
     let mut k = 0;
     // SAFETY: k stays below `len`, k / 8 below the number of steps.
     unsafe {
@@ -209,10 +213,13 @@ impl Kernel for Tiles<'_> {
 impl Tiles<'_> {
     /// The next stretch: of these rows, or the first one of the next rows.
     fn ahead(&self) -> Ahead {
-        let (k, size) = (self.part.w.cols(), self.part.w.dtype().size());
-        let next = if self.stretch.to < k { self.stretch.to } else { ROWS * k };
-        let at = self.part.w.data().as_ptr().wrapping_add((self.row * k + next) * size);
-        Ahead { at, stride: k * size, rows: ROWS }
+        let (w, to) = (&self.part.w, self.stretch.to);
+        let at = if to < w.cols() {
+            w.address(self.row).wrapping_add(w.offset(to))
+        } else {
+            w.address(self.row + ROWS)
+        };
+        Ahead { at, stride: w.apart(), rows: ROWS }
     }
 
     /// One register tile of `R` pairs of weight rows by `C` activations.
@@ -235,7 +242,7 @@ impl Tiles<'_> {
         unsafe {
             let w = self.scratch.weights[tile.group * R * 2 * STRETCH..].as_ptr();
             let x = self.part.x.as_ptr().add((self.panel.start + tile.at) * k + stretch.from);
-            let size = self.part.w.dtype().size();
+            let size = self.part.w.size();
             multiply::<V, R, C>(&mut acc, w, x, k, stretch.to - stretch.from, tile.ahead, size);
         }
         if stretch.ends {

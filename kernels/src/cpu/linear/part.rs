@@ -3,7 +3,7 @@
 use super::Reduce;
 use super::direct::Direct;
 use crate::cpu::shared::SharedMut;
-use crate::cpu::{Isa, Lanes, Registers, WeightRef, dispatch};
+use crate::cpu::{Isa, Lanes, Matrix, Registers, WeightRef, dispatch};
 
 /// Weight rows in a block.
 pub(super) const ROWS: usize = 8;
@@ -13,13 +13,15 @@ pub(super) const WIDE: usize = 6;
 const DIRECT: usize = 16;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
+/// 8-bit weights take more instructions to turn, so it pays to do it once.
+const DIRECT_SIXTEEN_INT8: usize = 12;
 
 /// Outputs `first..end` for all activations.
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) isa: Isa,
     pub(super) x: &'a [f32],
-    pub(super) w: WeightRef<'a>,
+    pub(super) w: Matrix<'a>,
     pub(super) bias: Option<WeightRef<'a>>,
     pub(super) reduce: Reduce,
     pub(super) out: &'a SharedMut<'a, f32>,
@@ -31,23 +33,37 @@ pub(super) struct Part<'a> {
 impl Part<'_> {
     /// Computes the outputs.
     pub(super) fn run(&self) {
-        let direct = match self.isa.registers() {
-            Registers::Unknown => usize::MAX,
-            Registers::Sixteen => DIRECT_SIXTEEN,
-            Registers::ThirtyTwo => DIRECT,
+        let direct = match (self.isa.registers(), self.w) {
+            (Registers::Unknown, _) => usize::MAX,
+            (Registers::Sixteen, Matrix::Stored(_)) => DIRECT_SIXTEEN,
+            (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
+            (Registers::ThirtyTwo, _) => DIRECT,
         };
-        // The last block of the direct way overlaps the one before, so there must be a whole one.
-        if self.t <= direct && self.end - self.first >= ROWS {
+        if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
         } else {
             self.packed();
         }
     }
 
+    /// Whether the weights can be read as they lie: there must be a whole block, or rows of zeros behind the last row. No
+    /// border of a segment may cut a group of eight 8-bit weights, counted from the first of a row, since a block of them
+    /// has whole groups.
+    fn fits_direct(&self) -> bool {
+        let (borders, segments) = self.reduce.borders(self.w.cols());
+        match self.w {
+            Matrix::Stored(_) => self.end - self.first >= ROWS,
+            Matrix::Int8(_) => borders[..segments].iter().all(|k| k.is_multiple_of(8)),
+        }
+    }
+
     /// Writes outputs of activation `t` from weight row `row` on, as many as belong to this part.
     #[inline(always)]
     pub(super) fn finish(&self, row: usize, t: usize, values: &[f32]) {
-        let rows = values.len().min(self.end - row);
+        let rows = values.len().min(self.end.saturating_sub(row));
+        if rows == 0 {
+            return;
+        }
         // SAFETY: output columns `row .. row + rows`, up to `end`, belong to this part alone.
         let out = unsafe { self.out.part(t * self.w.rows() + row, rows) };
         if rows == ROWS {

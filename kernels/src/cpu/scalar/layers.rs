@@ -2,7 +2,7 @@
 
 use super::dot;
 use crate::cpu::math::silu;
-use crate::cpu::{Reduce, RopeTable, WeightRef, segment_borders};
+use crate::cpu::{Matrix, Reduce, RopeTable, WeightRef, segment_borders};
 
 /// Twin of [`crate::cpu::embed`].
 pub fn embed(table: WeightRef<'_>, ids: &[u32], out: &mut [f32]) {
@@ -48,12 +48,18 @@ pub fn add_rms_norm(residual: &mut [f32], delta: &[f32], weight: WeightRef<'_>, 
 }
 
 /// Twin of [`crate::cpu::linear`].
-pub fn linear(x: &[f32], w: WeightRef<'_>, bias: Option<WeightRef<'_>>, reduce: Reduce, out: &mut [f32]) {
+pub fn linear<'a>(
+    x: &[f32],
+    w: impl Into<Matrix<'a>>,
+    bias: Option<WeightRef<'_>>,
+    reduce: Reduce,
+    out: &mut [f32],
+) {
+    let w = w.into();
     let (n, k) = (w.rows(), w.cols());
     for (x, out) in x.chunks_exact(k).zip(out.chunks_exact_mut(n)) {
         for (row, out) in out.iter_mut().enumerate() {
-            let over =
-                |from: usize, to: usize| dot(to - from, |i| w.get(row * k + from + i), |i| x[from + i]);
+            let over = |from: usize, to: usize| dot(to - from, |i| w.get(row, from + i), |i| x[from + i]);
             let sum = match reduce {
                 Reduce::Whole => over(0, k),
                 Reduce::Segments4 => {
