@@ -36,8 +36,9 @@ impl Direct<'_> {
         let (t, w) = (self.0.t, &self.0.w);
         let ahead = Ahead { at: w.address(row + ROWS), stride: w.apart(), rows: ROWS };
         let count = match V::REGISTERS {
-            Registers::ThirtyTwo => t.div_ceil(2 * WIDE),
-            Registers::Sixteen => t.div_ceil(WIDE),
+            // Eight meet half of the rows at a time, so the weights are widened once for all of them.
+            Registers::ThirtyTwo if t.is_multiple_of(8) => t / 8,
+            Registers::ThirtyTwo | Registers::Sixteen => t.div_ceil(WIDE),
             Registers::Unknown => t,
         };
         for i in 0..count {
@@ -49,13 +50,8 @@ impl Direct<'_> {
                 (Registers::ThirtyTwo, 3) => self.tile::<V, S, 4, 3>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 4) => self.tile::<V, S, 4, 4>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 5) => self.tile::<V, S, 4, 5>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 6) => self.tile::<V, S, 4, WIDE>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 7) => self.groups::<V, S, 2, 7>(row, t.start, ahead),
                 (Registers::ThirtyTwo, 8) => self.groups::<V, S, 2, 8>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 9) => self.groups::<V, S, 2, 9>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 10) => self.groups::<V, S, 2, 10>(row, t.start, ahead),
-                (Registers::ThirtyTwo, 11) => self.groups::<V, S, 2, 11>(row, t.start, ahead),
-                (Registers::ThirtyTwo, _) => self.groups::<V, S, 2, 12>(row, t.start, ahead),
+                (Registers::ThirtyTwo, _) => self.tile::<V, S, 4, WIDE>(row, t.start, ahead),
                 (Registers::Sixteen, 1) => self.groups::<V, S, 2, 1>(row, t.start, ahead),
                 (Registers::Sixteen, 2) => self.groups::<V, S, 2, 2>(row, t.start, ahead),
                 (Registers::Sixteen, 3) => self.groups::<V, S, 1, 3>(row, t.start, ahead),
