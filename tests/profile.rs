@@ -44,7 +44,9 @@ fn the_demo_pair_is_measured_and_the_file_is_read_where_it_is_needed() {
     for rows in [1, 2, 3, 4] {
         assert_eq!(lines_with(&format!("{{ rows = {rows},")), 2, "{text}");
     }
-    for part in ["{ fed = 16,", "{ tokens = 300,", "threads = 1", "print = \"Qwen3ForCausalLM"] {
+    // Chunks of 16 at the usual context and behind the longest.
+    assert_eq!((lines_with("{ fed = 16,"), lines_with("far = [")), (4, 2), "{text}");
+    for part in ["{ fed = 12,", "{ tokens = 300,", "threads = 1", "print = \"Qwen3ForCausalLM"] {
         assert_eq!(lines_with(part), 2, "{part}: {text}");
     }
     assert_eq!(lines_with("{ rows = 6,"), 0, "{text}");

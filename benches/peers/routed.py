@@ -100,20 +100,26 @@ def agreement(a, b):
 
 
 async def run(env, small, large, cases):
-    """All cells of one pair; `cases` are (clients, tokens)."""
+    """All cells of one pair, with every number of threads of the peer's servers; `cases` are (clients, tokens)."""
+    for threads in env.args.peer_threads:
+        await beside(env, small, large, cases, threads)
+
+
+async def beside(env, small, large, cases, threads):
+    """All cells of one pair beside two llama-servers with so many threads each."""
     slots = max(clients for clients, _ in cases)
     per_slot = PROMPT + max(tokens for _, tokens in cases) + 32
     small_gguf, large_gguf = env.checkpoint(small)[0], env.checkpoint(large)[0]
     with (
         env.ours([small, large], per_slot, FRACTION) as ours,
-        servers.llama(env.llama, small_gguf, env.port(), slots, per_slot) as llama_small,
-        servers.llama(env.llama, large_gguf, env.port(), slots, per_slot) as llama_large,
+        servers.llama(env.llama, small_gguf, env.port(), slots, per_slot, threads) as llama_small,
+        servers.llama(env.llama, large_gguf, env.port(), slots, per_slot, threads) as llama_large,
     ):
         sides = {"ours": Ours(ours), "standard serving": Standard(llama_small, llama_large)}
         try:
             await warm_up(env, sides, slots)
             for clients, tokens in cases:
-                await one_case(env, sides, f"{small}+{large}", clients, tokens)
+                await one_case(env, sides, f"{small}+{large}", clients, tokens, threads)
         finally:
             for side in sides.values():
                 side.close()
@@ -126,9 +132,9 @@ async def warm_up(env, sides, clients):
         await side.once([workload.prompt(10**6 + i, PROMPT) for i in range(1 if env.args.quick else clients)], tokens)
 
 
-async def one_case(env, sides, pair, clients, tokens):
+async def one_case(env, sides, pair, clients, tokens, threads):
     """One cell; the answers of both sides are compared and then dropped."""
-    cell = env.cell("routed", pair=pair, clients=clients, out=tokens)
+    cell = env.cell("routed", pair=pair, clients=clients, out=tokens, peer_threads=threads)
     answers = {}
 
     async def once(side, seed):

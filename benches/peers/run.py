@@ -154,6 +154,9 @@ def arguments():
     parser.add_argument("--only", default=SCENARIOS, type=lambda s: s.split(","), help=",".join(SCENARIOS))
     parser.add_argument("--models", default=["smol", "q06"], type=lambda s: s.split(","), help="smol,q06")
     parser.add_argument("--routed-out", default=(64, 256), type=numbers, help="tokens of the answers of `routed` (64,256)")
+    parser.add_argument(
+        "--peer-threads", default=(1, 2), type=numbers, help="threads of each llama-server of `routed` and `tiny` (1,2)"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for our server")
     parser.add_argument("--max-foreign", type=float, default=0.1, help="most that others may take of the machine")
     parser.add_argument("--keep-noisy", action="store_true", help="keep repeats above that")

@@ -76,14 +76,15 @@ def llama(binary, gguf, port, slots, tokens_per_slot, threads=1):
 
 
 def tokenrouter(binary, models, port, max_model_len, memory, fraction=None, settings=()):
-    """Our server on `models`, a list of (name, folder), one thread each; with `fraction` the route `pair` lets the second
-    one write that share of the tokens. `settings` are further ones, KEY=VALUE.
+    """Our server on `models`, a list of (name, folder). One model has one thread; with `fraction` there are two with the
+    default number of threads, and the route `pair` lets the second one write that share of the tokens. `settings` are
+    further ones, KEY=VALUE.
 
     The prefix cache is off, as llama-server's is: prompts are random, and some begin alike in two cells.
     """
-    lines = []
+    lines, threads = [], 1 if fraction is None else 0
     for name, folder in models:
-        lines += ["[[model]]", f'name = "{name}"', f'path = "{folder}"', "threads = 1"]
+        lines += ["[[model]]", f'name = "{name}"', f'path = "{folder}"', f"threads = {threads}"]
     if fraction is not None:
         lines += ["[router]", 'name = "fixed"', f"fraction = {fraction}"]
     lines += ["[budget]", f'memory = "{memory}"', f'kv_dtype = "{KV_DTYPE}"', f"max_model_len = {max_model_len}"]

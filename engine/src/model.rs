@@ -5,8 +5,9 @@
 mod open;
 
 use std::path::Path;
+use std::sync::Arc;
 
-use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
+use tokenrouter_kernels::cpu::{AtWork, Cores, PAGE_TOKENS, StepTokens};
 
 pub use open::{ModelOptions, OpenModel};
 
@@ -217,9 +218,17 @@ impl Model {
     }
 
     /// Binds the threads that run its steps to these cores; none: wherever the system puts them. Those of its worker group
-    /// are where they were started.
-    pub(crate) fn set_cores(&mut self, cores: &[usize]) {
+    /// are where they were started. `shared` are cores that the group shares with those of other models.
+    pub(crate) fn set_cores(&mut self, cores: &[usize], shared: Option<&Arc<Cores>>) {
         self.cores = cores.to_vec();
+        if let Some(shared) = shared {
+            self.ops.workers().share(Arc::clone(shared));
+        }
+    }
+
+    /// Says that a step runs, to those that share cores with it, until the result is dropped.
+    pub(crate) fn at_work(&self) -> Option<AtWork> {
+        self.ops.workers().at_work()
     }
 
     /// The cores of the thread that runs its steps; empty: any.

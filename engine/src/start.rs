@@ -55,8 +55,8 @@ pub struct EngineModel {
     pub dir: PathBuf,
     /// The form of its linear layers in memory.
     pub weights: WeightForm,
-    /// Threads of its worker groups on the CPU, divided over its devices; 0 divides the cores over the models in
-    /// proportion to their weights, at least one each.
+    /// Threads of its worker groups on the CPU, divided over its devices; 0 is one per core,
+    /// and the cores are shared with the other models that have 0 here.
     pub threads: usize,
     /// Most rows in one step.
     pub max_batch_rows: usize,
@@ -349,10 +349,6 @@ fn open_models(config: &EngineConfig) -> Result<Vec<OpenModel>, EngineError> {
 }
 
 fn model_options(config: &EngineConfig, open: &[OpenModel], hints: &Hints) -> Vec<ModelOptions> {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    // As stored: the form of the weights does not change the arithmetic, which binds beyond a few rows.
-    let weights: Vec<u64> = open.iter().map(OpenModel::stored_bytes).collect();
-    let shares = threads::shares(cores, &weights);
     // One context length for all: a request that fits, fits on every model.
     let asked = if config.context_len == 0 { usize::MAX } else { config.context_len };
     let context_len = open.iter().map(|m| m.config().context_len(asked)).min().unwrap_or(1);
@@ -363,7 +359,7 @@ fn model_options(config: &EngineConfig, open: &[OpenModel], hints: &Hints) -> Ve
     let real_vocab = masked.map_or(vocab, |id| vocab.min(id as usize));
     let options = |(index, m): (usize, &EngineModel)| ModelOptions {
         threads: match (m.threads, hints.cores_of(index).len()) {
-            (0, 0) => shares[index],
+            (0, 0) => threads::available(),
             (0, cores) => cores,
             (threads, _) => threads,
         },

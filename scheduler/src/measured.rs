@@ -9,6 +9,9 @@ pub struct Measured {
     /// Points (fed tokens, time of such a step alone), in any order; none: nothing was measured. A time of 0 says
     /// nothing.
     pub steps: Vec<(usize, Nanos)>,
+    /// Points (rows, time) in order of rows: what so many rows cost beside the tokens that they feed (the output matrix, and
+    /// a draw for each). `steps` are then without it. Empty: rows cost nothing of their own, as far as is known.
+    pub rows: Vec<(usize, Nanos)>,
     /// How many times longer a step takes while another model runs; below 1 is read as 1.
     pub slowdown: f64,
 }

@@ -266,12 +266,23 @@ fn source(args: &BenchArgs, device: Option<DeviceName>, interrupted: &AtomicBool
         let problems = demo::problems(&config);
         return Ok(Source::Pairs(vec![Pair { name: "demo".into(), config, sections: Vec::new(), problems }]));
     }
-    let pair = |path: &PathBuf| -> Result<Pair, String> {
+    let pair = |(path, name): (&PathBuf, String)| -> Result<Pair, String> {
         let config = Config::load_with(Some(path), &flags())?;
-        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(Pair { name, config, sections: Vec::new(), problems: None })
     };
-    Ok(Source::Pairs(args.config.iter().map(pair).collect::<Result<_, _>>()?))
+    let named = args.config.iter().zip(names(&args.config));
+    Ok(Source::Pairs(named.map(pair).collect::<Result<_, _>>()?))
+}
+
+/// Names of pairs in tables: those of the files; files of one name in several folders are told apart by their paths.
+fn names(files: &[PathBuf]) -> Vec<String> {
+    let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let stems: Vec<String> = files.iter().map(stem).collect();
+    let one = |(path, stem): (&PathBuf, &String)| match stems.iter().filter(|other| *other == stem).count() {
+        1 => stem.clone(),
+        _ => path.display().to_string(),
+    };
+    files.iter().zip(&stems).map(one).collect()
 }
 
 /// Router files of the flags, and those that lie beside the demo pair.
@@ -310,4 +321,15 @@ fn tell_all(bench: &Bench<'_>, preset: Option<&Preset>) -> Result<(), String> {
 
 fn write_file(flag: &str, path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|e| format!("{flag} {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_of_files_with_one_name_are_told_apart() {
+        let files = ["a/pair.toml", "b/pair.toml", "b/other.toml"].map(PathBuf::from);
+        assert_eq!(names(&files), ["a/pair.toml", "b/pair.toml", "other"]);
+    }
 }

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 /// Colours that differ on white paper.
-pub(crate) const COLOURS: [&str; 8] =
-    ["#1f4e9e", "#c4511b", "#2a7f4f", "#7a3f9d", "#8a6d1a", "#4a4a4a", "#0f7f8f", "#b03060"];
+pub(crate) const COLOURS: [&str; 12] = [
+    "#1f4e9e", "#c4511b", "#2a7f4f", "#7a3f9d", "#8a6d1a", "#4a4a4a", "#0f7f8f", "#b03060", "#6a9fe0",
+    "#e0a060", "#7cc08a", "#c090d8",
+];
 
 /// Where a value lies on the page.
 pub(crate) struct Scale {
@@ -95,7 +97,9 @@ pub(crate) fn scale(values: impl Iterator<Item = f64>, (start, end): (f64, f64))
     let (low, high) =
         values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), v| (low.min(v), high.max(v)));
     let low = low.min(high);
-    let air = ((high - low) * 0.08).max(high * 0.01).max(0.5);
+    // Of values that are all nothing, the scale is still one.
+    let least = if high > 0.0 { high * 0.01 } else { 0.5 };
+    let air = ((high - low) * 0.08).max(least);
     Scale { low: (low - air).max(0.0), high: high + air, start, end }
 }
 
@@ -139,5 +143,12 @@ mod tests {
         let scale = Scale { low: 0.58, high: 0.91, start: 0.0, end: 1.0 };
         assert_eq!(scale.ticks(6.0), [0.6, 0.7, 0.8, 0.9]);
         assert!((scale.at(0.745) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_scale_of_small_values_is_not_made_of_air() {
+        let of = |values: [f64; 2]| super::scale(values.into_iter(), (0.0, 1.0));
+        assert!(of([0.0, 0.06]).high < 0.07);
+        assert!(of([0.0, 0.0]).high > 0.0);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokenrouter_engine::{
     EngineConfig, EngineError, EngineHandle, EngineInfo, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+    WeightForm,
 };
 use tokenrouter_scheduler::router::{Registry, RouterError};
 use tokenrouter_scheduler::{ModelId, PeerLoss};
@@ -162,7 +163,7 @@ fn engine_config(config: &Config, text: &TextModel) -> Result<EngineConfig, Stri
             devices: m.devices.clone(),
             threads: m.threads,
             max_batch_rows: m.max_batch,
-            max_step_tokens: m.max_step_tokens,
+            max_step_tokens: m.step_tokens(config.device),
             // Routes enter at the first model, and its tokens are what a router's file scores.
             heads: if index == 0 { heads.clone() } else { Vec::new() },
         })

@@ -116,7 +116,9 @@ fn open(
 ) -> Result<(Probe, Plan), String> {
     let limit = deploy::context_limit(engine)?;
     let context = (args.context as usize).min(limit.saturating_sub(1).max(1));
-    let longer = |tokens: &usize| *tokens > context && *tokens < limit;
+    // A few tokens are fed behind the longest of them.
+    let longest = (args.extend as usize).min(limit - context);
+    let longer = |tokens: &usize| *tokens > context && *tokens + longest.min(measure::FAR_FED) <= limit;
     let mut contexts: Vec<usize> = args.contexts.iter().map(|c| *c as usize).filter(longer).collect();
     contexts.sort_unstable();
     contexts.dedup();
@@ -125,13 +127,13 @@ fn open(
         sample: Duration::from_millis(args.sample_ms.into()),
         context,
         contexts,
-        longest: (args.extend as usize).min(limit - context),
+        longest,
         rows: args.rows as usize,
         most_foreign: args.max_foreign,
         cores,
     };
     loop {
-        let longest = plan.contexts.last().map_or(0, |tokens| tokens + 1);
+        let longest = plan.contexts.last().map_or(0, |tokens| tokens + plan.longest.min(measure::FAR_FED));
         let first_row = longest.max(plan.context + plan.longest);
         let room = Room { rows: plan.rows, tokens: plan.context + 1, first_row };
         match Probe::open(engine, registry, hints, room) {

@@ -57,6 +57,7 @@ pub(super) fn run_step(
     scratch.candidates.clear();
     scratch.ends.clear();
     let isa = Isa::fastest();
+    let _at_work = model.at_work();
     let mut scored = ScoredRows { step, row: 0 };
     model.forward_scored(
         number,

@@ -53,6 +53,11 @@ impl CpuOps {
         Ok(Self { isa, workers, kv, rope, q_heads, scale, vocab, real_vocab, seat, logit_ids })
     }
 
+    /// Its threads.
+    pub(crate) fn workers(&self) -> &WorkerGroup {
+        &self.workers
+    }
+
     /// The cache, for tests that poison or read pages.
     pub fn kv_mut(&mut self) -> &mut KvArena {
         &mut self.kv

@@ -4,6 +4,7 @@ use tokenrouter_scheduler::router::{Registry, SignalSet};
 use tokenrouter_scheduler::{ModelId, PAGE_TOKENS};
 
 use super::ranks::{Place, build_cpu_model, place, plan_memory};
+use super::threads::Sharing;
 use super::{EngineConfig, EngineError, EngineModel, Hints};
 use crate::executor::CpuModel;
 use crate::model::{ModelOptions, OpenModel};
@@ -67,6 +68,7 @@ pub(crate) fn build_probed(
     if plan.pages < pages {
         return Err(EngineError::Room { needed: pages * PAGE_TOKENS, has: plan.pages * PAGE_TOKENS });
     }
+    let sharing = Sharing::new(config, hints);
     let mut built = Probed {
         models: Vec::new(),
         infos: Vec::new(),
@@ -77,7 +79,11 @@ pub(crate) fn build_probed(
     for (index, (named, model)) in config.models.iter().zip(&open).enumerate() {
         let options = &options[index];
         let before = thread_ids();
-        let at = Place { devices: placement.devices(index), cores: hints.cores_of(index) };
+        let at = Place {
+            devices: placement.devices(index),
+            cores: hints.cores_of(index),
+            shared: sharing.of(index),
+        };
         let mut ready = build_cpu_model(&named.name, model, options, pages, at)?;
         ready.parts.iter_mut().for_each(|(_, part)| part.fill_cache());
         built.helpers.push(thread_ids().into_iter().filter(|id| !before.contains(id)).collect());

@@ -3,6 +3,11 @@
 //! On the CPU the plan comes first, a sum over all parts under one budget, and the caches are allocated by it. On GPUs
 //! weights and graphs come first, and the plan is made of what they leave on every device.
 
+use std::sync::Arc;
+
+use tokenrouter_kernels::cpu::Cores;
+
+use super::threads::Sharing;
 use super::{EngineConfig, EngineError, EngineModel, Hints};
 use crate::affinity;
 use crate::budget;
@@ -88,8 +93,13 @@ fn build_cpu(
     hints: &Hints,
 ) -> Result<Built, EngineError> {
     let plan = plan_memory(config, placement, open, options)?;
+    let sharing = Sharing::new(config, hints);
     let build = |(index, (named, model)): (usize, (&EngineModel, &OpenModel))| {
-        let at = Place { devices: placement.devices(index), cores: hints.cores_of(index) };
+        let at = Place {
+            devices: placement.devices(index),
+            cores: hints.cores_of(index),
+            shared: sharing.of(index),
+        };
         build_cpu_model(&named.name, model, &options[index], plan.pages, at)
     };
     let models: Vec<CpuModel> =
@@ -104,6 +114,8 @@ fn build_cpu(
 pub(super) struct Place<'a> {
     pub(super) devices: &'a [usize],
     pub(super) cores: &'a [usize],
+    /// The cores that its threads share with those of other models.
+    pub(super) shared: Option<&'a Arc<Cores>>,
 }
 
 /// One model, its threads started where they belong.
@@ -119,7 +131,7 @@ pub(super) fn build_cpu_model(
     let mut parts = affinity::within(cores, || build_parts(model, options, pages, place.devices))
         .map_err(refuse)?
         .map_err(|error| EngineError::Load { model: name.to_owned(), error })?;
-    parts.iter_mut().for_each(|(_, part)| part.set_cores(cores));
+    parts.iter_mut().for_each(|(_, part)| part.set_cores(cores, place.shared));
     Ok(CpuModel { parts, limits: step_limits(options) })
 }
 

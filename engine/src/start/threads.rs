@@ -1,35 +1,34 @@
-//! How many threads a model gets that does not say.
+//! The threads of models that do not say how many they want: one per core each, and the cores are shared.
+//!
+//! Whoever works while the others rest has all cores; when several work, each has its part. So a large model's step is
+//! not bound to the cores that its weights would buy it, and a request alone gets the whole machine at every model.
 
-/// Divides `cores` over models in proportion to the bytes of their weights, at least one each. Every model evaluates every
-/// token of an answer sooner or later (what the others wrote, it catches up), so the work of a model is in proportion to
-/// its weights: on the CPU, where steps beyond a few rows are bound by arithmetic, also its time.
-pub(super) fn shares(cores: usize, weights: &[u64]) -> Vec<usize> {
-    let mut shares = vec![1; weights.len()];
-    for _ in weights.len()..cores {
-        // Whoever has the most bytes per thread gets the next; of equals the last, which is the larger model as a rule.
-        let load = |model: &usize| weights[*model] as f64 / shares[*model] as f64;
-        let next = (0..weights.len()).max_by(|a, b| load(a).total_cmp(&load(b)));
-        if let Some(next) = next {
-            shares[next] += 1;
-        }
-    }
-    shares
+use std::sync::Arc;
+
+use tokenrouter_kernels::cpu::Cores;
+
+use super::{EngineConfig, Hints};
+
+/// Cores that this process may use.
+pub(super) fn available() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What the models of a deployment share.
+pub(super) struct Sharing<'a> {
+    config: &'a EngineConfig,
+    hints: &'a Hints,
+    cores: Arc<Cores>,
+}
 
-    #[test]
-    fn cores_go_where_the_weights_are_and_nobody_has_none() {
-        let pair = [269, 983];
-        assert_eq!(shares(1, &pair), [1, 1]);
-        assert_eq!(shares(2, &pair), [1, 1]);
-        assert_eq!(shares(4, &pair), [1, 3]);
-        assert_eq!(shares(8, &pair), [2, 6]);
-        assert_eq!(shares(5, &[7]), [5]);
-        assert_eq!(shares(6, &[5, 5, 5]), [2, 2, 2]);
-        assert_eq!(shares(3, &[0, 0]), [1, 2]);
-        assert!(shares(4, &[]).is_empty());
+impl<'a> Sharing<'a> {
+    pub(super) fn new(config: &'a EngineConfig, hints: &'a Hints) -> Self {
+        Self { config, hints, cores: Cores::new(available()) }
+    }
+
+    /// The cores that a model shares with others; `None` where it has a number of threads or cores of its own.
+    pub(super) fn of(&self, model: usize) -> Option<&Arc<Cores>> {
+        let free = self.config.models[model].threads == 0 && self.hints.cores_of(model).is_empty();
+        free.then_some(&self.cores)
     }
 }

@@ -12,6 +12,8 @@
 //! The result is `O[d] * (1 / L)`. Nothing depends on which queries are computed together.
 
 mod block;
+mod packed;
+mod softmax;
 mod tiles;
 
 use std::ops::Range;
@@ -23,9 +25,9 @@ use super::{Ctx, KvArena, PAGE_TOKENS, StepTokens, dispatch, part_count, part_ra
 /// Cache positions in a segment.
 pub const SEGMENT_TOKENS: usize = 256;
 const SEGMENT_PAGES: usize = SEGMENT_TOKENS / PAGE_TOKENS;
-/// Queries (a token's query heads) whose state is kept at a time; more go in several passes.
+/// Query heads of a token that go together, and queries (a token's query heads) if keys and values are not [`packed`].
 const GROUP: usize = 32;
-/// Most tokens of a row that pass by a segment of the cache together.
+/// Tokens of a row that go together whatever the number of threads: they share what they read.
 const TOKENS: usize = 8;
 
 /// Arguments of [`attention`]; `Hq` query heads of `D` elements.
@@ -63,24 +65,45 @@ pub fn attention(ctx: Ctx<'_>, args: AttnArgs<'_>, out: &mut [f32]) {
     assert_eq!(args.tokens.positions.len(), t, "positions");
     let cached: usize = args.tokens.positions.iter().map(|p| *p as usize + 1).sum();
     let heads = args.q_heads / kv_heads;
-    // Tokens of one row share what they read; where every token has a row of its own there is nothing to share.
-    let rows = args.tokens.row_page_start.len().saturating_sub(1);
-    let together = if rows >= t { 1 } else { (GROUP / heads).clamp(1, TOKENS) };
-    let units = t.div_ceil(together) * kv_heads;
+    let blocks = t.div_ceil(together(&ctx, &args, heads));
+    let units = blocks * kv_heads;
     let parts = part_count(&ctx, units, cached.saturating_mul(args.q_heads * d * 2));
     let out = SharedMut::new(out);
     ctx.workers.run(parts, &|part| {
         for unit in part_range(units, parts, part) {
-            let (tokens, head) = (unit / kv_heads * together, unit % kv_heads);
-            for run in runs(args.tokens, tokens..(tokens + together).min(t)) {
+            // The blocks of a head follow each other: what one has read may still be in a cache.
+            let (head, tokens) = (unit / blocks, part_range(t, blocks, unit % blocks));
+            for run in runs(args.tokens, tokens) {
                 for first in (0..heads).step_by(GROUP) {
                     let count = (heads - first).min(GROUP);
-                    let tokens = run.clone();
-                    dispatch(ctx.isa, Block { args: &args, tokens, head, first, count, out: &out });
+                    let (tokens, queries) = (run.clone(), run.len() * count);
+                    let block = Block { args: &args, tokens, head, first, count, out: &out };
+                    if packed::pays(ctx.isa, queries, d) {
+                        block.packed(ctx.isa);
+                    } else {
+                        dispatch(ctx.isa, block);
+                    }
                 }
             }
         }
     });
+}
+
+/// Most tokens that go together, so many that no thread is left without work.
+fn together(ctx: &Ctx<'_>, args: &AttnArgs<'_>, heads: usize) -> usize {
+    let (t, layout) = (args.tokens.len(), args.kv.layout());
+    // Tokens of one row share what they read; where every token has a row of its own there is nothing to share.
+    if args.tokens.row_page_start.len() > t {
+        return 1;
+    }
+    let queries = if layout.head_dim <= packed::LONGEST { packed::QUERIES } else { GROUP };
+    let most = (queries / heads.min(GROUP)).max(1);
+    let threads = ctx.workers.threads();
+    if threads == 1 {
+        return most;
+    }
+    let fair = (t * layout.kv_heads).div_ceil(4 * threads);
+    fair.clamp((GROUP / heads).clamp(1, TOKENS), most)
 }
 
 /// Cuts a range of tokens where the row changes or positions do not ascend.

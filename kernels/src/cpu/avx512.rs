@@ -1,8 +1,9 @@
 //! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
 //! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
 
-use super::avx2::{BYTE_ORDERS, halves, join_tree, quarters, ymm_lanes};
+use super::avx2::{BYTE_ORDERS, halves, join_tree, quarters, transpose_four, ymm_lanes};
 use super::lanes::POW2_15;
+use super::math::{LN_2_REST, LOWEST, ROUND, SERIES};
 use super::pair::Pair;
 use super::{Kernel, Lanes, Registers};
 use std::arch::x86_64::*;
@@ -181,9 +182,59 @@ impl Pair for Zmm {
     }
 
     #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_add_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_sub_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
     fn mul(self, b: Self) -> Self {
         // SAFETY: register-only instruction; the features were checked before `run`.
         Zmm(unsafe { _mm512_mul_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_max_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
+    fn exp_below(self) -> Self {
+        let round = Self::splat(ROUND);
+        let t = self.mul_add(Self::splat(std::f32::consts::LOG2_E), round);
+        let n = t.sub(round);
+        let r = n.mul_add(Self::splat(-std::f32::consts::LN_2), self);
+        let r = n.mul_add(Self::splat(-LN_2_REST), r);
+        let mut p = Self::splat(SERIES[0]);
+        for i in 1..SERIES.len() {
+            p = p.mul_add(r, Self::splat(SERIES[i]));
+        }
+        let p = p.mul_add(r, Self::splat(1.0)).mul_add(r, Self::splat(1.0));
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        Zmm(unsafe {
+            // 2^n at once: n lies in -125..=0, so neither way rounds.
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(t.0));
+            let power = _mm512_castsi512_ps(_mm512_add_epi32(n, _mm512_set1_epi32(127 << 23)));
+            // Not less: a NaN stays one.
+            let stays = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, Self::splat(LOWEST).0);
+            _mm512_maskz_mul_ps(stays, p.0, power)
+        })
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        // SAFETY: register-only instructions; the features were checked before `run`.
+        let half = unsafe { _mm512_extractf32x8_ps::<1>(self.0) };
+        // SAFETY: as above.
+        let other = unsafe { _mm512_castps512_ps256(self.0) };
+        Avx512(half).max(Avx512(other)).largest()
     }
 
     #[inline(always)]

@@ -74,6 +74,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// Eight u32 must be writable at `p`.
     unsafe fn store_u32(self, p: *mut u32);
+    /// Stores the lowest byte of the bits of each lane.
+    ///
+    /// # Safety
+    /// Eight bytes must be writable at `p`.
+    unsafe fn store_low_bytes(self, p: *mut u8);
     /// `((a0+a4)+(a2+a6)) + ((a1+a5)+(a3+a7))`.
     fn sum(self) -> f32;
     /// [`Lanes::sum`] of each.
@@ -86,6 +91,8 @@ pub(crate) trait Lanes: Copy {
     }
     /// The largest lane, joined in the same tree as [`Lanes::sum`].
     fn largest(self) -> f32;
+    /// Lane `j` of row `i` becomes lane `i` of row `j`.
+    fn transposed(rows: [Self; 8]) -> [Self; 8];
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -269,6 +276,13 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        let bytes = self.0.map(|x| x.to_bits() as u8);
+        // SAFETY: the caller grants eight writable bytes.
+        unsafe { p.cast::<[u8; 8]>().write(bytes) }
+    }
+
+    #[inline(always)]
     fn sum(self) -> f32 {
         let a = self.0;
         ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
@@ -282,5 +296,53 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn transposed(rows: [Self; 8]) -> [Self; 8] {
+        let mut out = rows;
+        for i in 0..8 {
+            for j in 0..8 {
+                out[j].0[i] = rows[i].0[j];
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
     fn prefetch(_: *const u8) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Transposed([[f32; 8]; 8]);
+    impl Kernel for Transposed {
+        type Output = [[f32; 8]; 8];
+        #[inline(always)]
+        fn run<V: Lanes>(self) -> [[f32; 8]; 8] {
+            let mut out = self.0;
+            let mut rows = [V::splat(0.0); 8];
+            for i in 0..8 {
+                // SAFETY: a row holds eight values.
+                rows[i] = unsafe { V::load(self.0[i].as_ptr()) };
+            }
+            for (row, out) in V::transposed(rows).iter().zip(&mut out) {
+                // SAFETY: as above.
+                unsafe { row.store(out.as_mut_ptr()) };
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn rows_become_columns() {
+        let rows = std::array::from_fn(|i| std::array::from_fn(|j| (10 * i + j) as f32));
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+            let columns = dispatch(isa, Transposed(rows));
+            for i in 0..8 {
+                for j in 0..8 {
+                    assert_eq!(columns[i][j], rows[j][i], "{isa:?} {i} {j}");
+                }
+            }
+        }
+    }
 }

@@ -4,15 +4,15 @@
 use super::Lanes;
 
 /// Below this the exponential is 0: the scaling by powers of two stays in normal numbers.
-const LOWEST: f32 = -86.6;
+pub(super) const LOWEST: f32 = -86.6;
 /// Above this the exponential is infinite.
 const HIGHEST: f32 = 88.73;
 /// `1.5 * 2^23`: adding it rounds to an integer, which then sits in the low bits.
-const ROUND: f32 = 12_582_912.0;
+pub(super) const ROUND: f32 = 12_582_912.0;
 /// `ln 2` less its f32 value.
-const LN_2_REST: f32 = (std::f64::consts::LN_2 - std::f32::consts::LN_2 as f64) as f32;
+pub(super) const LN_2_REST: f32 = (std::f64::consts::LN_2 - std::f32::consts::LN_2 as f64) as f32;
 /// `1/7! .. 1/2!`: the series up to `r^7` leaves less than 6e-9 for `|r| <= ln(2)/2`.
-const SERIES: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
+pub(super) const SERIES: [f32; 6] = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5];
 
 /// `e^x` within 2 units in the last place; 0 below -86.6, infinite above 88.73, NaN for NaN.
 ///
@@ -48,6 +48,12 @@ pub(super) fn half_pow2(t: f32) -> f32 {
 /// [`exp`] of eight lanes.
 #[inline(always)]
 pub(crate) fn exp_lanes<V: Lanes>(x: V) -> V {
+    V::splat(HIGHEST).select_less(x, V::splat(f32::INFINITY), exp_lanes_below(x))
+}
+
+/// [`exp`] of eight lanes that are not above 88.73.
+#[inline(always)]
+pub(crate) fn exp_lanes_below<V: Lanes>(x: V) -> V {
     let round = V::splat(ROUND);
     let one = V::splat(1.0);
     let t = x.mul_add(V::splat(std::f32::consts::LOG2_E), round);
@@ -62,8 +68,7 @@ pub(crate) fn exp_lanes<V: Lanes>(x: V) -> V {
     p = p.mul_add(r, V::splat(SERIES[5]));
     p = p.mul_add(r, one).mul_add(r, one);
     let e = p.mul(t.half_pow2()).mul(V::splat(2.0));
-    let e = x.select_less(V::splat(LOWEST), V::splat(0.0), e);
-    V::splat(HIGHEST).select_less(x, V::splat(f32::INFINITY), e)
+    x.select_less(V::splat(LOWEST), V::splat(0.0), e)
 }
 
 /// `x / (1 + e^-x)`.
@@ -75,6 +80,7 @@ pub fn silu(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::pair::Pair;
     use crate::cpu::{Isa, Kernel, dispatch};
 
     struct Exp8([f32; 8]);
@@ -86,6 +92,32 @@ mod tests {
             // SAFETY: both arrays hold eight values.
             unsafe { exp_lanes(V::load(self.0.as_ptr())).store(out.as_mut_ptr()) };
             out
+        }
+    }
+
+    struct Below([f32; 16]);
+    impl Kernel for Below {
+        type Output = [f32; 16];
+        #[inline(always)]
+        fn run<V: Lanes>(self) -> [f32; 16] {
+            let mut out = [0.0; 16];
+            // SAFETY: both arrays hold sixteen values.
+            unsafe { V::Pair::read(self.0.as_ptr()).exp_below().write(out.as_mut_ptr()) };
+            out
+        }
+    }
+
+    #[test]
+    fn exp_of_what_is_not_above_zero_agrees_to_the_bit() {
+        let low: Vec<f32> = inputs().into_iter().filter(|x| x.is_nan() || *x <= 0.0).collect();
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+            for chunk in low.chunks(16) {
+                let x = std::array::from_fn(|i| chunk[i % chunk.len()]);
+                for (x, y) in x.iter().zip(dispatch(isa, Below(x))) {
+                    let same = y.to_bits() == exp(*x).to_bits() || (y.is_nan() && x.is_nan());
+                    assert!(same, "{isa:?} exp({x}) = {y} or {}", exp(*x));
+                }
+            }
         }
     }
 

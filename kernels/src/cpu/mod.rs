@@ -53,7 +53,7 @@ pub use rope::RopeTable;
 pub use silu::silu_mul;
 pub use tokens::{PAGE_TOKENS, StepTokens};
 pub use weight::{WeightError, WeightRef};
-pub use workers::WorkerGroup;
+pub use workers::{AtWork, Cores, WorkerGroup};
 
 /// Where an operation runs: the instruction set and the threads.
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 //! the [module text](super) by itself, whether they share a wide register or not.
 
 use super::Lanes;
+use super::math::exp_lanes_below;
 
 /// Eight lanes of a first row and eight of a second.
 pub(crate) trait Pair: Copy {
@@ -55,9 +56,17 @@ pub(crate) trait Pair: Copy {
     /// # Safety
     /// Sixteen f32 must be writable at `p`.
     unsafe fn write(self, p: *mut f32);
+    fn add(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
     /// `self * b + c`, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
+    /// `self > b ? self : b` per lane.
+    fn max(self, b: Self) -> Self;
+    /// [`exp`](super::math::exp) of lanes that are not above 0.
+    fn exp_below(self) -> Self;
+    /// [`Lanes::largest`] of all lanes: NaN is never the largest.
+    fn largest(self) -> f32;
     /// [`Lanes::sum`] of each group of each pair, in order. Joining several at once takes fewer shuffles.
     fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N];
     /// [`Lanes::sum`] of each group of four pairs, in order.
@@ -185,8 +194,33 @@ impl<V: Lanes> Pair for Two<V> {
     }
 
     #[inline(always)]
+    fn add(self, b: Self) -> Self {
+        Two(self.0.add(b.0), self.1.add(b.1))
+    }
+
+    #[inline(always)]
+    fn sub(self, b: Self) -> Self {
+        Two(self.0.sub(b.0), self.1.sub(b.1))
+    }
+
+    #[inline(always)]
     fn mul(self, b: Self) -> Self {
         Two(self.0.mul(b.0), self.1.mul(b.1))
+    }
+
+    #[inline(always)]
+    fn max(self, b: Self) -> Self {
+        Two(self.0.max(b.0), self.1.max(b.1))
+    }
+
+    #[inline(always)]
+    fn exp_below(self) -> Self {
+        Two(exp_lanes_below(self.0), exp_lanes_below(self.1))
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        self.0.max(self.1).largest()
     }
 
     #[inline(always)]

@@ -3,12 +3,45 @@
 //! Helpers spin for some tens of microseconds between jobs, then park: jobs of one step follow each
 //! other closely, and a spinning barrier would burn whole scheduler slices on a shared machine.
 //! Parts are claimed one at a time, so a helper that the system holds back delays one part at most.
+//!
+//! Groups may share [`Cores`]: then each has as many threads at work as falls to it while others work, and all when they
+//! rest.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Cores that several groups share, and how many of them are at work.
+#[derive(Debug)]
+pub struct Cores {
+    count: usize,
+    busy: AtomicUsize,
+}
+
+impl Cores {
+    /// `count` cores; 0 counts as 1.
+    pub fn new(count: usize) -> Arc<Self> {
+        Arc::new(Cores { count: count.max(1), busy: AtomicUsize::new(0) })
+    }
+
+    /// Threads that a group may use now, itself counted among those at work.
+    pub fn share(&self) -> usize {
+        self.count.div_ceil(self.busy.load(Ordering::Relaxed).max(1))
+    }
+}
+
+/// A group is at work while this lives.
+#[derive(Debug)]
+pub struct AtWork(Arc<Cores>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// How long to spin before parking.
 const SPIN: Duration = Duration::from_micros(30);
@@ -18,7 +51,7 @@ type Body<'a> = &'a (dyn Fn(usize) + Sync);
 /// A group of threads that run the parts of one job after another; the caller takes part.
 pub struct WorkerGroup {
     shared: Arc<Shared>,
-    helpers: Vec<std::thread::JoinHandle<()>>,
+    helpers: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
@@ -34,11 +67,12 @@ struct Shared {
     /// A caller is inside `run`.
     busy: AtomicBool,
     stop: AtomicBool,
-    sleepers: AtomicUsize,
+    /// Which helpers have parked, or are about to.
+    parked: Vec<AtomicBool>,
     caller_sleeps: AtomicBool,
     lock: Mutex<()>,
-    new_job: Condvar,
     job_done: Condvar,
+    cores: OnceLock<Arc<Cores>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -54,11 +88,11 @@ impl WorkerGroup {
             pending: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
+            parked: (1..threads).map(|_| AtomicBool::new(false)).collect(),
             caller_sleeps: AtomicBool::new(false),
             lock: Mutex::new(()),
-            new_job: Condvar::new(),
             job_done: Condvar::new(),
+            cores: OnceLock::new(),
             panic: Mutex::new(None),
         });
         // Built before the first spawn: dropped on an error, it joins the helpers already started.
@@ -66,7 +100,7 @@ impl WorkerGroup {
         for i in 1..threads {
             let shared = Arc::clone(&group.shared);
             let builder = std::thread::Builder::new().name(format!("{name}-{i}"));
-            group.helpers.push(builder.spawn(move || shared.help())?);
+            group.helpers.push(builder.spawn(move || shared.help(i))?);
         }
         Ok(group)
     }
@@ -76,6 +110,19 @@ impl WorkerGroup {
         self.helpers.len() + 1
     }
 
+    /// From now on this group shares `cores` with others; only the first call counts.
+    pub fn share(&self, cores: Arc<Cores>) {
+        // The first one stays.
+        let _ = self.shared.cores.set(cores);
+    }
+
+    /// Says that this group is at work until the result is dropped; `None` when it shares with nobody.
+    pub fn at_work(&self) -> Option<AtWork> {
+        let cores = self.shared.cores.get()?;
+        cores.busy.fetch_add(1, Ordering::Relaxed);
+        Some(AtWork(Arc::clone(cores)))
+    }
+
     /// Calls `body(0)`, ..., `body(parts - 1)`, each once, in any order, on any thread, and returns
     /// when all have returned. One part, one thread, or a call while another `run` of this group
     /// is active (from a part, or from a second thread): all parts run on the caller.
@@ -83,12 +130,13 @@ impl WorkerGroup {
     /// # Panics
     /// With the panic of a part, after the other parts have run; the group stays usable.
     pub fn run(&self, parts: usize, body: &(dyn Fn(usize) + Sync)) {
-        let counted = u32::try_from(parts).ok().filter(|_| parts > 1 && !self.helpers.is_empty());
+        let many = parts > 1 && !self.helpers.is_empty() && self.shared.allowed() > 1;
+        let counted = u32::try_from(parts).ok().filter(|_| many);
         let Some(counted) = counted.filter(|_| !self.shared.busy.swap(true, Ordering::Acquire)) else {
             (0..parts).for_each(body);
             return;
         };
-        let panic = self.shared.fork_join(counted, body);
+        let panic = self.shared.fork_join(counted, body, &self.helpers);
         self.shared.busy.store(false, Ordering::Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -99,9 +147,8 @@ impl WorkerGroup {
 impl Drop for WorkerGroup {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        drop(self.shared.locked());
-        self.shared.new_job.notify_all();
         for helper in self.helpers.drain(..) {
+            helper.thread().unpark();
             // A helper catches the panics of parts and has none of its own.
             let _ = helper.join();
         }
@@ -110,24 +157,36 @@ impl Drop for WorkerGroup {
 
 impl Shared {
     /// The caller's side: publish, take part, wait.
-    fn fork_join(&self, parts: u32, body: Body<'_>) -> Option<Box<dyn Any + Send>> {
+    fn fork_join(
+        &self,
+        parts: u32,
+        body: Body<'_>,
+        helpers: &[JoinHandle<()>],
+    ) -> Option<Box<dyn Any + Send>> {
         let job = (self.ticket.load(Ordering::Relaxed) >> 32).wrapping_add(1) as u32;
         self.body.store((&raw const body).cast_mut().cast(), Ordering::Relaxed);
         self.pending.store(parts as usize, Ordering::Relaxed);
-        // Sequentially consistent with `sleepers`: either we see the sleeper, or it sees the job.
+        // Sequentially consistent with `parked`: either we see that a helper parks, or it sees the job.
         self.ticket.store(u64::from(job) << 32 | u64::from(parts), Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(self.locked());
-            self.new_job.notify_all();
+        for (helper, parked) in helpers.iter().zip(&self.parked).take(self.allowed() - 1) {
+            if parked.load(Ordering::SeqCst) {
+                helper.thread().unpark();
+            }
         }
-        self.work();
+        self.work(0);
         self.wait_done();
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Claims and runs parts of the current job until none is left.
-    fn work(&self) {
-        loop {
+    /// Threads that may work now, the caller included.
+    fn allowed(&self) -> usize {
+        self.cores.get().map_or(usize::MAX, |cores| cores.share())
+    }
+
+    /// Claims and runs parts of the current job until none is left, or until there is no core for this thread, the
+    /// `index`th, any more. The caller, number 0, always goes on.
+    fn work(&self, index: usize) {
+        while index < self.allowed() {
             let ticket = self.ticket.load(Ordering::Acquire);
             let body = self.body.load(Ordering::Relaxed);
             let unclaimed = ticket as u32;
@@ -173,26 +232,27 @@ impl Shared {
         self.caller_sleeps.store(false, Ordering::SeqCst);
     }
 
-    /// The life of a helper.
-    fn help(&self) {
+    /// The life of the helper `index`, from 1.
+    fn help(&self, index: usize) {
         let mut seen = 0;
         let changed = |seen: u32| {
             (self.ticket.load(Ordering::SeqCst) >> 32) as u32 != seen || self.stop.load(Ordering::SeqCst)
         };
+        let parked = &self.parked[index - 1];
         loop {
-            if !spin_until(|| changed(seen)) {
-                let mut guard = self.locked();
-                self.sleepers.fetch_add(1, Ordering::SeqCst);
+            // Without a core of its own a helper that spins would take one from whoever works.
+            if index >= self.allowed() || !spin_until(|| changed(seen)) {
+                parked.store(true, Ordering::SeqCst);
                 while !changed(seen) {
-                    guard = self.new_job.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                    std::thread::park();
                 }
-                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                parked.store(false, Ordering::SeqCst);
             }
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
             seen = (self.ticket.load(Ordering::SeqCst) >> 32) as u32;
-            self.work();
+            self.work(index);
         }
     }
 

@@ -196,6 +196,47 @@ fn long_rows_equal_their_twins() {
     }
 }
 
+/// So many tokens that keys and values are turned into f32 first, and more than go together: head dimensions with
+/// blocks of 256 to 64 positions, odd ones, and one that is too long for it.
+#[test]
+fn many_tokens_of_a_row_equal_their_twins() {
+    for (shape, dtype, length) in [
+        ((3, 1, 64), DType::F16, 330),
+        ((2, 2, 128), DType::Bf16, 270),
+        ((8, 1, 40), DType::F32, 100),
+        ((9, 3, 44), DType::F16, 290),
+        ((1, 1, 256), DType::F16, 90),
+        ((1, 1, 62), DType::Bf16, 401),
+        ((12, 1, 258), DType::F16, 40),
+    ] {
+        let case = Case::new(91, shape, dtype, false, &[length]);
+        let expected = case.twin(0);
+        everywhere(&[1, 3], |ctx| {
+            let found = case.run(ctx, &[case.whole(0)], 8);
+            same_bits(&found[0], &expected, &format!("{shape:?} {dtype:?} {:?}", ctx.isa));
+        });
+    }
+}
+
+/// Steps that begin and end on and beside the borders of pages, of groups of 64 keys, of blocks and of segments.
+#[test]
+fn steps_of_any_length_equal_one_step() {
+    let borders = [0, 1, 15, 31, 63, 64, 80, 127, 129, 192, 255, 256, 257, 320, 321, 383, 385, 400];
+    for (shape, dtype) in [((3, 1, 64), DType::F16), ((1, 1, 128), DType::Bf16), ((8, 1, 18), DType::F32)] {
+        let case = Case::new(95, shape, dtype, true, &[400]);
+        everywhere(&[1], |ctx| {
+            let whole = case.run(ctx, &[case.whole(0)], 1);
+            for apart in [1, 3] {
+                let mut borders: Vec<usize> = borders.iter().copied().step_by(apart).collect();
+                borders.push(400);
+                let steps: Vec<Step> = borders.windows(2).map(|b| vec![(0, b[0]..b[1])]).collect();
+                let found = case.run(ctx, &steps, 2);
+                same_bits(&found[0], &whole[0], &format!("{shape:?} {:?} every {apart}", ctx.isa));
+            }
+        });
+    }
+}
+
 #[test]
 fn extend_equals_decode() {
     let case = Case::new(41, (6, 2, 24), DType::Bf16, true, &[300]);
@@ -291,6 +332,25 @@ fn attention_is_accurate() {
                     assert!(error < bound, "{dtype:?} position {p} head {h}: error {error:e}");
                 }
             }
+        });
+    }
+}
+
+/// Tokens that go together see each other's values in registers, but not those behind them, broken ones either.
+#[test]
+fn a_broken_value_does_not_reach_back() {
+    for at in [3, 64, 257] {
+        let mut case = Case::new(85, (3, 1, 64), DType::F32, false, &[300]);
+        everywhere(&[1], |ctx| {
+            let clean = case.run(ctx, &[case.whole(0)], 6);
+            let kept = [f32::NAN, f32::INFINITY].map(|broken| {
+                let kept = std::mem::replace(&mut case.rows[0][2][at * 64 + 5], broken);
+                let found = case.run(ctx, &[case.whole(0)], 6);
+                same_bits(&found[0][..at * 192], &clean[0][..at * 192], "before the fault");
+                assert!(!found[0][at * 192 + 5].is_finite() && !found[0][299 * 192 + 5].is_finite());
+                kept
+            });
+            case.rows[0][2][at * 64 + 5] = kept[0];
         });
     }
 }

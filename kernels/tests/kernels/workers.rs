@@ -1,7 +1,7 @@
 //! The worker group under stress.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenrouter_kernels::cpu::WorkerGroup;
+use tokenrouter_kernels::cpu::{Cores, WorkerGroup};
 
 #[test]
 fn every_part_runs_exactly_once_in_many_short_jobs() {
@@ -135,4 +135,46 @@ fn drop_joins_the_helpers_in_any_state() {
         std::thread::sleep(std::time::Duration::from_micros(200));
         drop(group);
     }
+}
+
+/// The threads that ran a job of many parts, each of which waits until `wanted` threads have come, five seconds at most.
+fn threads_of_a_job(group: &WorkerGroup, wanted: usize) -> usize {
+    let seen = std::sync::Mutex::new(std::collections::HashSet::new());
+    let begun = std::time::Instant::now();
+    group.run(64, &|_| {
+        seen.lock().unwrap().insert(std::thread::current().id());
+        while seen.lock().unwrap().len() < wanted && begun.elapsed().as_secs() < 5 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    });
+    seen.into_inner().unwrap().len()
+}
+
+#[test]
+fn groups_that_share_cores_have_all_of_them_alone_and_their_part_together() {
+    let cores = Cores::new(4);
+    let groups = [4, 4, 2].map(|threads| WorkerGroup::new("test", threads).unwrap());
+    groups.iter().for_each(|group| group.share(cores.clone()));
+    let first = groups[0].at_work();
+    assert!(first.is_some() && cores.share() == 4);
+    assert_eq!(threads_of_a_job(&groups[0], 4), 4);
+    let second = groups[1].at_work();
+    assert_eq!(cores.share(), 2);
+    for group in &groups[..2] {
+        assert!(threads_of_a_job(group, 2) <= 2, "more threads than its part");
+    }
+    let third = groups[2].at_work();
+    assert_eq!(cores.share(), 2, "four cores by three, rounded up");
+    drop((second, third));
+    assert_eq!(threads_of_a_job(&groups[0], 4), 4, "helpers that had no core come back");
+    assert!(WorkerGroup::new("test", 2).unwrap().at_work().is_none(), "a group that shares nothing");
+}
+
+#[test]
+fn one_shared_core_leaves_every_part_to_the_caller() {
+    let group = WorkerGroup::new("test", 3).unwrap();
+    group.share(Cores::new(1));
+    let _at_work = group.at_work();
+    assert_eq!(threads_of_a_job(&group, 1), 1);
 }

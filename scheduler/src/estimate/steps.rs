@@ -40,6 +40,8 @@ const SLOPE_WINDOW: f64 = 20.0;
 const PULL: f64 = 0.5;
 /// ...and by this times the relative variance of the times: half a standard deviation is what c is before it is known.
 const NOISE_PULL: f64 = 4.0;
+/// Whatever rows are said to cost, at least this part of a step is for its tokens.
+const LEAST_TOKENS: f64 = 0.2;
 /// Tokens per row follow the last so many steps.
 const ROWS_WINDOW: f64 = 300.0;
 /// A time so many times as long as predicted, or as short, is not taken for the effect of what is predicted, and
@@ -112,6 +114,8 @@ pub(crate) struct StepTimes {
     total: u64,
     /// It began with measured times.
     seeded: bool,
+    /// What rows cost beside the tokens that they feed, as it was measured: points (rows, ns) in order of rows.
+    rows: Vec<(f64, f64)>,
 }
 
 impl StepTimes {
@@ -135,6 +139,7 @@ impl StepTimes {
             age: 0,
             total: 0,
             seeded: false,
+            rows: Vec::new(),
         }
     }
 
@@ -151,8 +156,9 @@ impl StepTimes {
             self.rows_seen = (self.rows_seen + 1.0).min(ROWS_WINDOW);
             self.fed_per_row += (fed as f64 / rows.max(1) as f64 - self.fed_per_row) / self.rows_seen;
         }
-        // The logarithm of the time alone.
-        let alone = (time * (1.0 - self.loss() * share)).ln();
+        // The logarithm of the time alone that the tokens took, without what rows cost beside them.
+        let whole = time * (1.0 - self.loss() * share);
+        let alone = (whole - self.of_rows(rows as f64)).max(LEAST_TOKENS * whole).ln();
         let at = bucket(fed);
         let Some((_, shape)) = self.seen(at) else {
             let shape = self.plausible(fed, alone - self.level);
@@ -337,7 +343,8 @@ impl StepTimes {
     }
 
     fn alone(&self, fed: usize) -> Option<f64> {
-        self.shape(fed).map(|(_, shape)| self.time(shape))
+        let rows = self.of_rows((fed as f64 / self.fed_per_row).max(1.0));
+        self.shape(fed).map(|(_, shape)| self.time(shape) + rows)
     }
 
     /// The mean time of a shape.
@@ -388,7 +395,7 @@ impl StepTimes {
                 let (b, a) = (seen[above], seen[above.saturating_sub(1)]);
                 if b.0 > a.0 { a.1 + (b.1 - a.1) * (fed - a.0) / (b.0 - a.0) } else { b.1 }
             };
-            time.round().max(1.0) as Nanos
+            (time + self.of_rows(rows as f64)).round().max(1.0) as Nanos
         };
         Some((1..=most.max(1)).map(time).collect())
     }

@@ -22,8 +22,10 @@ const BAR: f64 = 52.0;
 const TITLE: f64 = 860.0;
 /// Room right of the last panel, without names.
 const MARGIN: f64 = 30.0;
-/// Room for the names of the series.
-const NAMES: f64 = 330.0;
+/// Least room for the names of the series, and what a letter takes (of the names of bars, which are smaller, less).
+const NAMES: f64 = 200.0;
+const LETTER: f64 = 7.5;
+const SMALL_LETTER: f64 = 6.5;
 
 /// One series of points.
 struct Series {
@@ -47,6 +49,14 @@ enum Panel {
 }
 
 impl Panel {
+    /// Names of its series or bars.
+    fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match self {
+            Panel::Lines { series, .. } => Box::new(series.iter().map(|s| s.name.as_str())),
+            Panel::Bars { bars, .. } => Box::new(bars.iter().map(|(name, ..)| name.as_str())),
+        }
+    }
+
     fn width(&self) -> f64 {
         match self {
             Panel::Lines { .. } => PANEL,
@@ -58,12 +68,18 @@ impl Panel {
 /// The picture as an SVG document.
 pub(super) fn plot(bench: &Bench<'_>, preset: Option<&Preset>, shape: Shape) -> String {
     let panels = panels(bench, shape);
-    // Bars bear their names themselves.
-    let named = panels.iter().any(|panel| matches!(panel, Panel::Lines { .. }));
-    let width = panels.iter().map(|p| p.width() + GAP).sum::<f64>() + if named { NAMES } else { MARGIN };
+    // Names of series stand beside the panels, those of bars below them.
+    let longest = |panel: &Panel| panel.names().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
+    let of = |bars: bool| {
+        let chosen = panels.iter().filter(move |panel| matches!(panel, Panel::Bars { .. }) == bars);
+        chosen.map(longest).fold(0.0, f64::max)
+    };
+    let legend = if of(false) > 0.0 { (of(false) * LETTER + 60.0).max(NAMES) } else { MARGIN };
+    let width = panels.iter().map(|p| p.width() + GAP).sum::<f64>() + legend;
     // The title must fit too.
     let width = width.max(TITLE);
-    let mut out = page(width, HEIGHT);
+    let below = (of(true) * SMALL_LETTER - BOTTOM + 30.0).max(0.0);
+    let mut out = page(width, HEIGHT + below);
     let title = preset.map_or_else(|| "tokenrouter bench".to_owned(), |p| format!("{}: {}", p.name, p.about));
     text(&mut out, GAP, 28.0, "start", "#111", &title);
     let mut names: Vec<String> = Vec::new();
@@ -75,7 +91,7 @@ pub(super) fn plot(bench: &Bench<'_>, preset: Option<&Preset>, shape: Shape) -> 
         }
         left += panel.width() + GAP;
     }
-    let left = width - NAMES + 30.0;
+    let left = left - GAP + 60.0;
     for (index, name) in names.iter().enumerate() {
         let y = TOP + 20.0 * (index as f64 + 0.5);
         mark(&mut out, (left, y - 4.0), index, false);
@@ -230,7 +246,7 @@ fn whisker(out: &mut String, x: f64, y: &Scale, (low, high): (f64, f64), colour:
     }
 }
 
-/// Bars from left to right, their names written on them from below.
+/// Bars from left to right, their names written upright below them.
 fn columns(out: &mut String, (left, right): (f64, f64), what: &str, bars: &[(String, f64, f64)]) {
     if bars.is_empty() {
         return text(out, left, TOP + 20.0, "start", "#111", &format!("{what}: nothing was measured"));
@@ -254,13 +270,55 @@ fn columns(out: &mut String, (left, right): (f64, f64), what: &str, bars: &[(Str
         );
         let middle = at + 0.35 * slot;
         whisker(out, middle, &y, (value - half, value + half), colour(index));
-        text(out, middle, top - 6.0, "middle", "#111", &format!("{value:.1}"));
+        text(out, middle, top - 6.0, "middle", "#111", &short(*value));
         let name = name.replace('&', "&amp;").replace('<', "&lt;");
-        let (across, up) = (middle + 4.0, base - 6.0);
+        let (across, down) = (middle + 4.0, base + 8.0);
         let _ = writeln!(
             out,
-            "<text x=\"{across:.1}\" y=\"{up:.1}\" font-size=\"11\" text-anchor=\"start\" fill=\"#111\" \
-             transform=\"rotate(-90 {across:.1} {up:.1})\">{name}</text>"
+            "<text x=\"{across:.1}\" y=\"{down:.1}\" font-size=\"11\" text-anchor=\"end\" fill=\"#111\" \
+             transform=\"rotate(-90 {across:.1} {down:.1})\">{name}</text>"
+        );
+    }
+}
+
+/// Three digits that say something, and no more behind the point than they need.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        v if v >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_answer_times_are_not_written_as_nothing() {
+        let shown = [0.014, 0.57, 4.2, 36.94, 1911.93].map(short);
+        assert_eq!(shown, ["0.014", "0.570", "4.20", "36.9", "1912"]);
+    }
+
+    #[test]
+    fn names_of_bars_stand_below_them_and_on_the_page() {
+        let mut out = String::new();
+        columns(
+            &mut out,
+            (90.0, 490.0),
+            "tokens/s",
+            &[("a long name".into(), 1.0, 0.0), ("b".into(), 100.0, 0.0)],
+        );
+        let names: Vec<&str> =
+            out.lines().filter(|line| line.contains("rotate(-90") && line.contains("font-size")).collect();
+        assert_eq!(names.len(), 2, "{out}");
+        let base = HEIGHT - BOTTOM;
+        assert!(
+            names
+                .iter()
+                .all(|line| line.contains(&format!("y=\"{:.1}\"", base + 8.0)) && line.contains("\"end\""))
         );
     }
 }

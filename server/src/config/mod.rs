@@ -174,7 +174,7 @@ impl Config {
                 "model.name \"{name}\" is also server.served_model_name; they must differ, since both can be asked for"
             )));
         }
-        if model.max_step_tokens < model.max_batch {
+        if model.max_step_tokens != 0 && model.max_step_tokens < model.max_batch {
             return Err(at("max_step_tokens")(format!(
                 "model \"{name}\": max_step_tokens is {}; it must be at least max_batch ({})",
                 model.max_step_tokens, model.max_batch

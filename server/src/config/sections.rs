@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokenrouter_engine::WeightForm;
 
+use super::device::DeviceName;
+
 /// One model and its placement.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ModelSection {
@@ -22,7 +24,8 @@ pub struct ModelSection {
     pub revision: Option<String>,
     /// The devices that hold it, one equal part each.
     pub devices: Vec<usize>,
-    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or a share of all.
+    /// Threads of its worker groups, divided over its devices; 0 takes one per core of its own, or one per core that it
+    /// shares with other models.
     pub threads: usize,
     /// Cores that its threads are bound to; empty: none in particular.
     #[serde(default)]
@@ -31,7 +34,7 @@ pub struct ModelSection {
     pub weights: Option<WeightsName>,
     /// Most rows in one step.
     pub max_batch: usize,
-    /// Most tokens fed in one step.
+    /// Most tokens fed in one step; 0 depends on the device, see [`ModelSection::step_tokens`].
     pub max_step_tokens: usize,
     /// Price of a million tokens fed through it.
     pub price: Option<f64>,
@@ -51,6 +54,16 @@ impl ModelSection {
         match self.weights {
             None => WeightForm::Stored,
             Some(WeightsName::Int8) => WeightForm::Int8,
+        }
+    }
+
+    /// Most tokens fed in one step on `device`. Unless it is stated, a step of a CPU feeds few enough that it ends within a
+    /// second or so on a small machine, and a step of a GPU enough to fill it.
+    pub fn step_tokens(&self, device: DeviceName) -> usize {
+        match (self.max_step_tokens, device) {
+            (0, DeviceName::Cpu) => self.max_batch.max(128),
+            (0, DeviceName::Cuda) => self.max_batch.max(512),
+            (stated, _) => stated,
         }
     }
 }

@@ -92,7 +92,7 @@ const MODEL: &[Key] = &[
         Int(0, 512),
         "0",
         "Threads of its worker groups on the CPU, divided over its devices; 0: as many as `cores` names, and without \
-         them the cores are divided over the models in proportion to their weights, one each at least.",
+         them one per core, and all such models share the cores: a model that works alone has all of them.",
     ),
     Key::optional(
         "cores",
@@ -109,9 +109,10 @@ const MODEL: &[Key] = &[
     Key::new("max_batch", Int(1, 4096), "32", "Most rows in one step."),
     Key::new(
         "max_step_tokens",
-        Int(1, 65_536),
-        "512",
-        "Most tokens fed in one step, at least `max_batch`; longer prompts are fed in pieces.",
+        Int(0, 65_536),
+        "0",
+        "Most tokens fed in one step, at least `max_batch`; longer prompts are fed in pieces, and who waits for a token beside \
+         them waits for a piece. 0: 128 on the CPU, 512 on GPUs, or `max_batch` where that is more.",
     ),
     Key::optional(
         "price",

@@ -129,7 +129,11 @@ fn every_refusal_names_its_place_and_key() {
         (&[], &[("faults.on_peer_loss", "continu")], &["faults.on_peer_loss", "did you mean \"continue\""]),
         (&[], &[("server.tls_cert", "c.pem")], &["server.tls_cert needs server.tls_key"]),
         (&[], &[("server.tls_cert", "c"), ("server.tls_key", "k")], &["server.tls_cert", "feature `tls`"]),
-        (&[], &[("model.small.max_batch", "600")], &["model \"small\": max_step_tokens is 512", "600"]),
+        (
+            &[],
+            &[("model.small.max_batch", "600"), ("model.small.max_step_tokens", "512")],
+            &["model \"small\": max_step_tokens is 512", "600"],
+        ),
         (
             &[],
             &[("model.small.weights", "int4")],
@@ -243,4 +247,15 @@ fn the_configuration_reference_is_up_to_date() {
         found == reference(),
         "docs/configuration.md differs: `tokenrouter config-reference > docs/configuration.md`"
     );
+}
+
+#[test]
+fn a_step_feeds_what_suits_the_device_unless_it_is_stated() {
+    let steps = |set: &[(&str, &str)]| {
+        let config = resolve(&[], set).unwrap();
+        config.models.first().map(|m| [m.step_tokens(DeviceName::Cpu), m.step_tokens(DeviceName::Cuda)])
+    };
+    assert_eq!(steps(&[]), Some([128, 512]));
+    assert_eq!(steps(&[("model.small.max_batch", "300")]), Some([300, 512]));
+    assert_eq!(steps(&[("model.small.max_step_tokens", "40")]), Some([40, 40]));
 }

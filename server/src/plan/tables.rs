@@ -37,8 +37,10 @@ pub(super) fn read(
     let table = |(model, fed): (&&crate::profile::file::ModelProfile, &f64)| {
         let device = profile.device(model, &models, (fed * count as f64).ceil() as usize);
         let of = |rows: usize| {
-            let fed = (fed * rows as f64).round() as usize;
-            device.step_time_at(rows, fed.max(rows), rows * profile.context) as f64 / 1e6
+            let fed = ((fed * rows as f64).round() as usize).max(rows);
+            // As even as whole tokens are.
+            let share = |row: usize| fed * (row + 1) / rows - fed * row / rows;
+            device.step_time_of((0..rows).map(|row| (profile.context, share(row)))) as f64 / 1e6
         };
         (1..=count).map(of).collect()
     };

@@ -76,6 +76,9 @@ pub(crate) struct ModelProfile {
     pub(crate) extend: Vec<Point>,
     /// By tokens in the cache of one row that feeds one.
     pub(crate) cached: Vec<Point>,
+    /// By tokens that one row feeds behind the longest of these contexts. Profiles of older programs have none.
+    #[serde(default)]
+    pub(crate) far: Vec<Point>,
 }
 
 /// The time of one kind of step: medians over the samples.
@@ -233,6 +236,7 @@ impl ModelProfile {
             ("decode", "rows", &self.decode),
             ("extend", "fed", &self.extend),
             ("cached", "tokens", &self.cached),
+            ("far", "fed", &self.far),
         ];
         for (list, key, points) in lists {
             let _ = writeln!(out, "{list} = [");
@@ -254,7 +258,13 @@ fn check_points(model: &ModelProfile) -> Result<(), String> {
     if model.decode.first().is_none_or(|p| p.at != 1) {
         return wrong("decode must begin with rows = 1");
     }
-    for (list, points) in [("decode", &model.decode), ("extend", &model.extend), ("cached", &model.cached)] {
+    let lists = [
+        ("decode", &model.decode),
+        ("extend", &model.extend),
+        ("cached", &model.cached),
+        ("far", &model.far),
+    ];
+    for (list, points) in lists {
         if !points.is_sorted_by(|a, b| a.at < b.at) {
             return wrong(&format!("{list} does not ascend"));
         }
@@ -299,6 +309,7 @@ pub(super) mod tests {
             decode: vec![point(1, one), point(2, one), point(4, 1.5 * one), point(8, 3.0 * one)],
             extend: vec![point(4, 1.5 * one), point(16, 5.0 * one), point(64, 20.0 * one)],
             cached: vec![point(1_024, 1.25 * one), point(4_096, 1.5 * one)],
+            far: vec![point(16, 6.0 * one)],
         };
         let beside = |model: &str, other: &str, wall: f64| Beside {
             model: model.into(),

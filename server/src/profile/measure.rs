@@ -11,7 +11,11 @@ use crate::cli::tell;
 /// Rows of the steps that are measured, up to the model's most.
 const ROWS: &[usize] = &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128];
 /// Tokens that one row feeds, up to the longest that is asked for.
-const FED: &[usize] = &[2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048];
+/// Between 4 and 16, where kernels change from reading weights to multiplying, they are close together.
+const FED: &[usize] = &[2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 64, 128, 256, 512, 1_024, 2_048];
+/// Tokens that a row feeds behind the longest context: enough to tell what each further one reads, few enough that two
+/// steps do not take the whole round.
+pub(super) const FAR_FED: usize = 16;
 /// Rows of each model while two run beside one another: about the knee of a CPU.
 const BESIDE_ROWS: usize = 4;
 /// A sample of several steps begins with one that is not counted: other models' weights lie in the caches.
@@ -46,6 +50,8 @@ enum Kind {
     Extend(usize),
     /// A row with so many tokens in the cache feeds one.
     Cached(usize),
+    /// A row with the most tokens in the cache feeds so many.
+    Far(usize),
 }
 
 /// What is sampled.
@@ -126,6 +132,10 @@ fn tasks(probe: &Probe, plan: &Plan) -> Vec<Task> {
         }
         for &cached in &plan.contexts {
             alone(Kind::Cached(cached), vec![(cached, 1)]);
+        }
+        let most = FAR_FED.min(model.max_tokens).min(plan.longest);
+        if let Some(&cached) = plan.contexts.last().filter(|_| most > 1) {
+            alone(Kind::Far(most), vec![(cached, most)]);
         }
     }
     let rows = |model: usize| {
@@ -226,6 +236,7 @@ fn summarise(probe: &Probe, plan: &Plan, tasks: &[Task], samples: &[Vec<Sample>]
             Kind::Decode(rows) => (&mut model.decode, *rows),
             Kind::Extend(fed) => (&mut model.extend, *fed),
             Kind::Cached(tokens) => (&mut model.cached, *tokens),
+            Kind::Far(fed) => (&mut model.far, *fed),
         };
         list.push(point(at, samples, 0, plan.most_foreign, trusted));
     }
@@ -262,6 +273,7 @@ fn empty(model: &tokenrouter_engine::probe::ProbeModel) -> ModelProfile {
         decode: Vec::new(),
         extend: Vec::new(),
         cached: Vec::new(),
+        far: Vec::new(),
     }
 }
 

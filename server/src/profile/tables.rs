@@ -8,6 +8,9 @@ use tokenrouter_scheduler::{Measured, Nanos};
 use super::file::{ModelProfile, Point, Profile, Trusted};
 use super::machine::Machine;
 
+/// Points (rows or tokens, milliseconds), ascending, with straight lines between.
+type Line = Vec<(f64, f64)>;
+
 impl Profile {
     /// The model of this name.
     ///
@@ -95,18 +98,34 @@ impl Profile {
         self.beside.iter().filter(of).map(factor).fold(1.0, f64::max)
     }
 
-    /// What the planner's estimates begin with. Steps are known by the tokens that they feed: up to the largest batch these
-    /// are rows that feed one each, and beyond, one row.
+    /// What the planner's estimates begin with: steps by the tokens that they feed, and what rows cost beside.
     pub(crate) fn measured(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Measured {
+        let [decode, extend] = self.without(model, &ServingDevice::default());
         let most = model.decode.last().map_or(1, |p| p.at);
-        let decode = model.decode.iter();
-        let points = decode.chain(model.extend.iter().filter(|p| p.at > most));
-        let steps = points.map(|p| (p.at, nanos(self.ms(p)))).collect();
-        Measured { steps, slowdown: self.slowdown(model, models) }
+        let mut fed: Vec<usize> = model.decode.iter().chain(&model.extend).map(|p| p.at).collect();
+        fed.sort_unstable();
+        fed.dedup();
+        let tokens = |fed: usize| of_tokens(&decode, &extend, most, fed);
+        let rows = model.decode.iter().map(|p| (p.at, nanos((self.ms(p) - tokens(p.at)).max(0.0)))).collect();
+        let steps = fed.iter().map(|&fed| (fed, nanos(tokens(fed)))).collect();
+        Measured { steps, rows, slowdown: self.slowdown(model, models) }
     }
 
-    /// A virtual device that takes as long: by fed tokens, by what rows cost beside, and by context. Up to `most_tokens`
-    /// per step.
+    /// What reading a further token of context adds for every token that a row feeds behind its first, in milliseconds:
+    /// those that are fed together share the reading. 0 where it was not measured.
+    fn further_ms(&self, model: &ModelProfile) -> f64 {
+        let (Some(far), Some(cached)) = (model.far.first(), model.cached.last()) else { return 0.0 };
+        let (context, further) = (cached.at as f64 - self.context as f64, far.at as f64 - 1.0);
+        if context <= 0.0 || further <= 0.0 {
+            return 0.0;
+        }
+        let reading = self.ms(far) - self.extend_ms(model, far.at) - self.cached_ms(model) * context;
+        (reading / (further * context)).clamp(0.0, self.cached_ms(model))
+    }
+
+    /// A virtual device that takes as long: by fed tokens, by what rows cost beside, and by what attention reads. Up to
+    /// `most_tokens` per step. Attention is taken out of the measured points, since it depends on where a row's tokens
+    /// stand: a chunk that was measured behind a context costs more than prompts as long together.
     pub(crate) fn device(
         &self,
         model: &ModelProfile,
@@ -121,20 +140,41 @@ impl Profile {
         fed.sort_unstable();
         fed.dedup();
         let most_rows = model.decode.last().map_or(1, |p| p.at);
-        // Rows cost something beside their tokens; where a row that feeds as many took longer, that was noise.
-        let base = |fed: usize| match self.extend_ms(model, fed) {
-            ms if fed <= most_rows => ms.min(self.decode_ms(model, fed)),
-            ms => ms,
+        let attention = ServingDevice {
+            per_cached: 1e6 * self.cached_ms(model),
+            per_cached_further: 1e6 * self.further_ms(model),
+            slowdown: self.slowdown(model, models),
+            ..ServingDevice::default()
         };
-        let extra = |rows: usize| (self.decode_ms(model, rows) - base(rows)).max(0.0);
+        let [decode, extend] = self.without(model, &attention);
+        let base = |fed: usize| of_tokens(&decode, &extend, most_rows, fed);
+        let extra = |rows: usize| (line_at(&decode, rows as f64) - base(rows)).max(0.0);
         ServingDevice {
             table: fed.iter().map(|&fed| (fed as u32, nanos(base(fed)))).collect(),
             rows: rows.iter().map(|&rows| (rows as u32, nanos(extra(rows)))).collect(),
-            per_cached: 1e6 * self.cached_ms(model),
-            cached_base: self.context as u32,
-            slowdown: self.slowdown(model, models),
-            ..ServingDevice::default()
+            ..attention
         }
+    }
+
+    /// The points of rows that feed a token each, and of one row that feeds several, less what attention read in them.
+    fn without(&self, model: &ModelProfile, attention: &ServingDevice) -> [Line; 2] {
+        let less = |ms: f64, reading: f64| (ms - reading / 1e6).max(0.0);
+        let one = attention.reading(self.context, 1);
+        let decode: Line =
+            model.decode.iter().map(|p| (p.at as f64, less(self.ms(p), p.at as f64 * one))).collect();
+        let chunks = model.extend.iter().filter(|p| p.at > 1);
+        let chunks = chunks.map(|p| (p.at as f64, less(self.ms(p), attention.reading(self.context, p.at))));
+        let extend = decode[..1].iter().copied().chain(chunks).collect();
+        [decode, extend]
+    }
+}
+
+/// What feeding so many tokens takes, by the times of rows that feed one each and of one row that feeds several. Rows cost
+/// something beside their tokens; where a row that feeds as many took longer, that was noise.
+fn of_tokens(decode: &[(f64, f64)], extend: &[(f64, f64)], most_rows: usize, fed: usize) -> f64 {
+    match line_at(extend, fed as f64) {
+        ms if fed <= most_rows => ms.min(line_at(decode, fed as f64)),
+        ms => ms,
     }
 }
 
@@ -183,15 +223,28 @@ mod tests {
         let profile = pair();
         let models: Vec<_> = profile.models.iter().collect();
         let device = profile.device(models[1], &models, 512);
-        let ms = |rows, fed, cached| device.step_time_at(rows, fed, cached) as f64 / 1e6;
-        near(ms(1, 1, 256), 60.0);
-        near(ms(2, 2, 512), 60.0);
-        near(ms(8, 8, 8 * 256), 180.0);
-        near(ms(1, 64, 256), 1_200.0);
-        near(ms(1, 512, 256), 9_600.0);
-        near(ms(1, 1, 4_096), 90.0);
+        let ms = |rows: &[(usize, usize)]| device.step_time_of(rows.iter().copied()) as f64 / 1e6;
+        near(ms(&[(256, 1)]), 60.0);
+        near(ms(&[(256, 1); 2]), 60.0);
+        near(ms(&[(256, 1); 8]), 180.0);
+        near(ms(&[(256, 64)]), 1_200.0);
+        near(ms(&[(4_096, 1)]), 90.0);
+        near(ms(&[(4_096, 16)]), 360.0);
         near(device.slowdown, 1.1);
         assert_eq!(profile.device(models[1], &models[1..], 512).slowdown, 1.0, "no other model");
+    }
+
+    #[test]
+    fn prompts_do_not_pay_for_the_context_behind_which_chunks_were_measured() {
+        let profile = pair();
+        let models: Vec<_> = profile.models.iter().collect();
+        let device = profile.device(models[1], &models, 512);
+        let ms = |rows: &[(usize, usize)]| device.step_time_of(rows.iter().copied()) as f64 / 1e6;
+        let reading = |cached, fed| device.reading(cached, fed) / 1e6;
+        near(ms(&[(0, 64)]), 1_200.0 - reading(256, 64) + reading(0, 64));
+        // 512 tokens in one chunk behind 256 others read far more than eight prompts of 64.
+        let (chunk, prompts) = (ms(&[(256, 512)]), ms(&[(0, 64); 8]));
+        assert!(prompts < chunk - 0.9 * (reading(256, 512) - 8.0 * reading(0, 64)), "{prompts} {chunk}");
     }
 
     #[test]
@@ -209,13 +262,15 @@ mod tests {
     }
 
     #[test]
-    fn the_estimates_begin_with_batches_and_then_chunks() {
+    fn the_estimates_begin_with_chunks_and_what_rows_cost_beside() {
         let profile = pair();
         let models: Vec<_> = profile.models.iter().collect();
         let measured = profile.measured(models[0], &models);
         let at: Vec<usize> = measured.steps.iter().map(|(fed, _)| *fed).collect();
         assert_eq!(at, [1, 2, 4, 8, 16, 64]);
-        assert_eq!((measured.steps[3].1, measured.slowdown), (18_000_000, 1.25));
+        // A row of eight tokens takes 16 ms, on the line from 9 to 30; eight rows take 18.
+        assert_eq!((measured.steps[3].1, measured.slowdown), (16_000_000, 1.25));
+        assert_eq!(measured.rows, [(1, 0), (2, 0), (4, 0), (8, 2_000_000)]);
     }
 
     #[test]

@@ -169,6 +169,25 @@ fn run(scenario: &Scenario, outcome: &Outcome) -> Value {
         "guard_launches": report.guard_launches,
         "models": models,
         "routes": routes,
+        "planner": planner(report),
+    })
+}
+
+/// What the planner came to; null without one.
+fn planner(report: &Report) -> Value {
+    let status = &report.planner;
+    if !status.enabled {
+        return Value::Null;
+    }
+    json!({
+        "policy": format!("{:?}", status.policy),
+        "planned": status.planned,
+        "predicted": status.predicted,
+        "measured": status.measured,
+        "rounds": status.rounds,
+        "plans": status.plans,
+        "fallbacks": status.fallbacks,
+        "error": status.error,
     })
 }
 

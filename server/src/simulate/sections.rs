@@ -125,6 +125,9 @@ pub(super) struct WorkloadSection {
     #[serde(default)]
     pub(super) shared_prefix: u32,
     pub(super) max_tokens: Option<u32>,
+    /// First answers of a closed loop have different lengths, as in `tokenrouter bench`.
+    #[serde(default)]
+    pub(super) staggered: bool,
 }
 
 /// What clients do.
@@ -200,6 +203,7 @@ const WORKLOAD: &[&str] = &[
     "think_s",
     "shared_prefix",
     "max_tokens",
+    "staggered",
 ];
 const FAULTS: &[&str] = &["vanish", "stop", "patience_s"];
 const CHANGE: &[&str] = &["at_s", "clients", "model", "latency_factor", "routing"];

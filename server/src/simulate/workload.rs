@@ -62,6 +62,7 @@ pub(super) fn build(
         shared_prefix: section.shared_prefix,
         max_new_tokens: section.max_tokens,
         shares,
+        staggered: section.staggered,
     })
 }
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::softmax::{State, softmax};
 use super::tiles::{Ahead, Tile};
 use super::{AttnArgs, GROUP, SEGMENT_PAGES, SEGMENT_TOKENS};
-use crate::cpu::math::{exp, exp_lanes};
 use crate::cpu::shared::SharedMut;
 use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, PAGE_TOKENS, Registers};
@@ -25,20 +25,13 @@ pub(super) struct Block<'a> {
     pub(super) out: &'a SharedMut<'a, f32>,
 }
 
-/// Running state of one query.
-#[derive(Clone, Copy, Default)]
-struct State {
-    max: f32,
-    sum: f32,
-}
-
 /// A segment of the cache as some queries see it.
 #[derive(Clone, Copy)]
 struct Segment<'a> {
     /// Its pages, as far as the queries see them.
     pages: &'a [u32],
-    /// The page behind it.
-    next: Option<u32>,
+    /// The pages behind it.
+    next: &'a [u32],
     /// Positions that the queries see.
     count: usize,
     /// It is the first one.
@@ -64,7 +57,7 @@ impl Block<'_> {
         let all = &all[..length(self.tokens.end - 1).div_ceil(PAGE_TOKENS)];
         for (index, pages) in all.chunks(SEGMENT_PAGES).enumerate() {
             let (from, to) = (index * SEGMENT_TOKENS, (index + 1) * SEGMENT_TOKENS);
-            let next = all.get((index + 1) * SEGMENT_PAGES).copied();
+            let next = &all[index * SEGMENT_PAGES + pages.len()..];
             let mut ahead = Ahead::On;
             // Tokens that see a part of the segment go one by one, those that see all of it together.
             let whole = self.tokens.clone().find(|t| length(*t) >= to).unwrap_or(self.tokens.end);
@@ -91,7 +84,7 @@ impl Block<'_> {
 
     /// Where query `query` begins in q and in out: query heads of one token follow each other.
     #[inline(always)]
-    fn at(&self, query: usize) -> usize {
+    pub(super) fn at(&self, query: usize) -> usize {
         let layout = self.args.kv.layout();
         let (token, head) = (self.tokens.start + query / self.count, self.first + query % self.count);
         let heads = self.args.q_heads / layout.kv_heads;
@@ -150,49 +143,15 @@ impl Block<'_> {
         let tile = Tile { args: self.args, head: self.head, pages, next, count, d, q, out, ahead };
         tile.score::<V, E>(scores);
         let mut fold = [(0.0, 1.0); C];
+        // SAFETY: the scores are there, in rows of a segment.
+        let own = unsafe { softmax::<V, C>(scores.as_mut_ptr().cast(), &[count; C]) };
         for c in 0..C {
-            let own = softmax::<V>(&mut scores[c], count);
             if first {
-                states[c] = own;
+                states[c] = own[c];
             } else {
-                fold[c] = states[c].fold(&own);
+                fold[c] = states[c].fold(&own[c]);
             }
         }
         tile.values::<V, E>(scores, (!first).then_some(&fold));
     }
-}
-
-impl State {
-    /// Takes a segment in; returns the factors of the old and of the new output.
-    #[inline(always)]
-    fn fold(&mut self, segment: &State) -> (f32, f32) {
-        let max = if self.max > segment.max { self.max } else { segment.max };
-        let (a, b) = (exp(self.max - max), exp(segment.max - max));
-        self.sum = self.sum.mul_add(a, segment.sum * b);
-        self.max = max;
-        (a, b)
-    }
-}
-
-/// Turns `count` scores into weights; returns their maximum and the sum of the weights.
-#[inline(always)]
-fn softmax<V: Lanes>(scores: &mut [f32; SEGMENT_TOKENS], count: usize) -> State {
-    let padded = count.next_multiple_of(8);
-    scores[count..padded].fill(f32::NEG_INFINITY);
-    let mut max = V::splat(f32::NEG_INFINITY);
-    for chunk in scores[..padded].chunks_exact(8) {
-        // SAFETY: the chunk holds eight scores.
-        max = unsafe { V::load(chunk.as_ptr()) }.max(max);
-    }
-    let max = max.largest();
-    let mut sum = V::splat(0.0);
-    for chunk in scores[..padded].chunks_exact_mut(8) {
-        // SAFETY: the chunk holds eight scores.
-        unsafe {
-            let weights = exp_lanes(V::load(chunk.as_ptr()).sub(V::splat(max)));
-            weights.store(chunk.as_mut_ptr());
-            sum = sum.add(weights);
-        }
-    }
-    State { max, sum: sum.sum() }
 }

@@ -7,6 +7,9 @@ use crate::cpu::pair::{Pair, column, twice_part};
 use crate::cpu::weight::Elem;
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
+/// How far prefetches run ahead: the memory takes longer to answer than a page of one head to be computed.
+const PAGES_AHEAD: usize = 3;
+
 type Scores = [[f32; SEGMENT_TOKENS]; QUERIES];
 
 /// Whether a tile prefetches: the first one that passes a segment does.
@@ -21,8 +24,8 @@ pub(super) struct Tile<'a, const C: usize> {
     pub(super) args: &'a AttnArgs<'a>,
     pub(super) head: usize,
     pub(super) pages: &'a [u32],
-    /// The page behind the segment.
-    pub(super) next: Option<u32>,
+    /// The pages behind the segment.
+    pub(super) next: &'a [u32],
     /// Positions that are seen.
     pub(super) count: usize,
     /// Elements of a vector.
@@ -39,15 +42,20 @@ impl<const C: usize> Tile<'_, C> {
         self.args.kv.head_rows(page, self.args.layer, half, self.head)
     }
 
-    /// What page `index + 1` holds of this head, if it is to be prefetched.
+    /// What is read [`PAGES_AHEAD`] pages after page `index` of this half, if it is to be prefetched: all keys come before
+    /// all values.
     #[inline(always)]
     fn ahead(&self, index: usize, half: Half) -> Option<*const u8> {
-        let next = match (self.pages.get(index + 1), half) {
-            (Some(page), _) => Some(*page),
-            (None, Half::Key) => self.next,
-            (None, Half::Value) => None,
+        if self.ahead == Ahead::Off {
+            return None;
+        }
+        let at = index + PAGES_AHEAD;
+        let (pages, half) = match (at.checked_sub(self.pages.len()), half) {
+            (None, half) => return Some(self.rows(self.pages[at], half)),
+            (Some(at), Half::Key) => (self.pages.get(at), Half::Value),
+            (Some(at), Half::Value) => (self.next.get(at), Half::Key),
         };
-        next.filter(|_| self.ahead == Ahead::On).map(|page| self.rows(page, half))
+        pages.map(|page| self.rows(*page, half))
     }
 
     /// Fills `scores[c][..count]`; what lies behind, up to the end of a page, is meaningless.
@@ -67,11 +75,9 @@ impl<const C: usize> Tile<'_, C> {
         for (i, page) in self.pages.iter().enumerate() {
             let keys = self.rows(*page, Half::Key);
             let next = self.ahead(i, Half::Key);
-            // The first values are needed after the scores.
-            let values = (i == 0 && self.ahead == Ahead::On).then(|| self.rows(*page, Half::Value));
             let slots = (self.count - i * PAGE_TOKENS).min(PAGE_TOKENS);
             for slot in (0..slots).step_by(2 * R) {
-                for rows in [next, values].into_iter().flatten() {
+                if let Some(rows) = next {
                     ask::<V>(rows.wrapping_add(slot * row), 2 * R * row);
                 }
                 // SAFETY: 2 R slots of this head from `slot` on lie in the page; q holds `d` values each.

@@ -19,10 +19,23 @@ impl StepTimes {
         let seen = self.buckets.iter_mut().filter(|bucket| bucket.samples > 0.0);
         seen.for_each(|bucket| bucket.samples = SAMPLES);
         let Some(first) = measured.steps.iter().filter(|(_, time)| *time > 0).min() else { return };
+        self.rows = measured.rows.iter().map(|&(rows, time)| (rows as f64, time as f64)).collect();
         (self.usual, self.steps) = (first.1 as f64, 1.0);
         let loss = 1.0 - 1.0 / measured.slowdown.clamp(1.0, 20.0);
         (self.cross, self.square, self.prior) = (-loss * SQUARE, SQUARE, loss);
         self.seeded = true;
+    }
+
+    /// What so many rows cost beside the tokens that they feed, in ns: between the measured points a straight line, and
+    /// the nearest one outside.
+    pub(super) fn of_rows(&self, rows: f64) -> f64 {
+        let after = self.rows.partition_point(|&(at, _)| at <= rows);
+        match (after.checked_sub(1).map(|i| self.rows[i]), self.rows.get(after)) {
+            (Some(a), Some(b)) => a.1 + (b.1 - a.1) * (rows - a.0) / (b.0 - a.0),
+            (Some(only), None) => only.1,
+            (None, Some(only)) => only.1,
+            (None, None) => 0.0,
+        }
     }
 
     /// Whether it began with measured times.
@@ -37,7 +50,11 @@ mod tests {
     use crate::estimate::overlap::Spent;
 
     fn measured() -> Measured {
-        Measured { steps: vec![(1, 60), (2, 62), (4, 80), (8, 140), (64, 1_100)], slowdown: 1.5 }
+        Measured {
+            steps: vec![(1, 60), (2, 62), (4, 80), (8, 140), (64, 1_100)],
+            rows: Vec::new(),
+            slowdown: 1.5,
+        }
     }
 
     #[test]
@@ -51,11 +68,30 @@ mod tests {
         assert_eq!((by_rows[0], by_rows[3], by_rows[7]), (60, 80, 140));
     }
 
+    /// Two rows of three tokens cost as six tokens and two rows, not as six rows.
+    #[test]
+    fn rows_cost_what_was_measured_beside_their_tokens() {
+        let mut times = StepTimes::new();
+        let steps = (1..=16).map(|fed| (fed, 1_000 + 10 * fed as u64)).collect();
+        times.seed(&Measured { steps, rows: vec![(1, 0), (5, 2_000)], slowdown: 1.0 });
+        for rows in [1, 2, 3, 5].repeat(100) {
+            let time = 1_000 + 10 * 3 * rows as u64 + 500 * (rows as u64 - 1);
+            times.add(rows, 3 * rows, 0, Spent { alone: time, beside: 0 });
+        }
+        let by_rows = times.by_rows(5).expect("times");
+        for (rows, expected) in [(1, 1_030.0), (2, 1_560.0), (4, 2_620.0), (5, 3_150.0)] {
+            let found = by_rows[rows - 1] as f64;
+            assert!((found / expected - 1.0).abs() < 0.03, "{rows}: {found} for {expected}");
+        }
+        let found = times.latency(6).expect("a time") as f64;
+        assert!((found / 1_560.0 - 1.0).abs() < 0.03, "{found}");
+    }
+
     #[test]
     fn nothing_measured_changes_nothing() {
         let mut times = StepTimes::new();
         times.seed(&Measured::default());
-        times.seed(&Measured { steps: vec![(1, 0)], slowdown: 3.0 });
+        times.seed(&Measured { steps: vec![(1, 0)], slowdown: 3.0, ..Measured::default() });
         assert_eq!((times.latency(1), times.usual(), times.is_seeded()), (None, None, false));
         assert!(times.slowdown() < 1.01);
     }

@@ -45,8 +45,8 @@ impl<'a> Device<'a> {
         // Twelve times the variance of a uniform number is 1: the sum of four, scaled, has deviation 1.
         let z = (0..4).map(|_| self.random.unit() - 0.5).sum::<f64>() * 3f64.sqrt();
         let factor = self.scale * (1.0 + self.spec.jitter * z).max(0.05);
-        let cached: usize = batch.rows.iter().map(|row| row.start as usize).sum();
-        let work = self.spec.step_time_at(batch.rows.len(), batch.fed_tokens, cached) as f64 * factor;
+        let rows = batch.rows.iter().map(|row| (row.start as usize, row.len as usize));
+        let work = self.spec.step_time_of(rows) as f64 * factor;
         work.round().clamp(1.0, LONGEST) as Nanos
     }
 

@@ -99,7 +99,12 @@ impl<'a> Source<'a> {
             return self.traced(client, trace, client.turn as usize);
         }
         let mut random = self.turn(client);
-        let answer = self.workload.answer.draw(&mut random).max(1);
+        let mut answer = self.workload.answer.draw(&mut random).max(1);
+        if let (Arrivals::Closed(clients), true) = (&self.workload.arrivals, self.workload.staggered)
+            && (client.count, client.turn) == (1, 0)
+        {
+            answer = (u64::from(answer) * (client.index + 1) / (*clients).max(1) as u64).max(1) as u32;
+        }
         let mut prompt = client.text.clone();
         let new = if client.turn == 0 {
             prompt.extend(&self.shared);

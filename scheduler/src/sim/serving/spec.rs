@@ -48,11 +48,11 @@ pub struct ServingDevice {
     /// Added to the above: points (rows, time) in order of rows, linear between them, constant outside. What rows cost
     /// beside the tokens that they feed: the output matrix and a draw for each.
     pub rows: Vec<(u32, Nanos)>,
-    /// Added: nanoseconds per token that attention reads, over all rows, beyond `cached_base` per row (and taken off
-    /// below it).
+    /// Added: nanoseconds per token that is before the first token that a row feeds, for reading it.
     pub per_cached: f64,
-    /// The context of a row at which the other times were measured.
-    pub cached_base: u32,
+    /// Added: the same for every further token that the row feeds. Tokens of a row are fed together and share the
+    /// reading, so this is less than `per_cached` where reading is what takes time.
+    pub per_cached_further: f64,
     /// Standard deviation of the step time, relative.
     pub jitter: f64,
     /// How many times slower it is while another model runs; at least 1.
@@ -68,7 +68,7 @@ pub struct ServingDevice {
 }
 
 impl ServingDevice {
-    /// A step of `rows` rows that feed `fed` tokens at the measured context, alone and without jitter.
+    /// A step of `rows` rows that feed `fed` tokens, without what attention reads, alone and without jitter.
     pub fn step_time(&self, rows: usize, fed: usize) -> Nanos {
         let by_rows = self.per_row.saturating_mul(rows as Nanos);
         let by_tokens = self.per_token.saturating_mul(fed as Nanos);
@@ -76,10 +76,22 @@ impl ServingDevice {
         linear.saturating_add(at(&self.table, fed)).saturating_add(at(&self.rows, rows))
     }
 
-    /// The same step when the rows have `cached` tokens before those that they feed, all together.
-    pub fn step_time_at(&self, rows: usize, fed: usize, cached: usize) -> Nanos {
-        let beyond = cached as f64 - rows as f64 * f64::from(self.cached_base);
-        (self.step_time(rows, fed) as f64 + beyond * self.per_cached).max(1.0) as Nanos
+    /// The step of these rows: tokens in the cache, and tokens that the row feeds behind them.
+    pub fn step_time_of(&self, rows: impl IntoIterator<Item = (usize, usize)>) -> Nanos {
+        let (mut count, mut fed, mut reading) = (0, 0, 0.0);
+        for (cached, tokens) in rows {
+            count += 1;
+            fed += tokens;
+            reading += self.reading(cached, tokens);
+        }
+        (self.step_time(count, fed) as f64 + reading).max(1.0) as Nanos
+    }
+
+    /// Nanoseconds of attention for a row that has `cached` tokens and feeds `fed` more: every token reads all before it.
+    pub fn reading(&self, cached: usize, fed: usize) -> f64 {
+        let (cached, further) = (cached as f64, fed.saturating_sub(1) as f64);
+        let read = further * cached + further * (further + 1.0) / 2.0;
+        cached * self.per_cached + read * self.per_cached_further
     }
 }
 
@@ -142,6 +154,9 @@ pub struct Workload {
     pub max_new_tokens: Option<u32>,
     /// Shares of the routes, by route; empty: all at the first.
     pub shares: Vec<f64>,
+    /// Clients of a closed loop cut their first answers to different lengths, from a part to the whole, so that answers of
+    /// one length do not begin and end together for ever (`tokenrouter bench` does so in its warm-up).
+    pub staggered: bool,
 }
 
 /// When conversations start.
@@ -248,13 +263,16 @@ mod tests {
             table: vec![(1, 1_000), (8, 8_000)],
             rows: vec![(1, 0), (8, 700)],
             per_cached: 2.5,
-            cached_base: 100,
+            per_cached_further: 0.5,
             ..ServingDevice::default()
         };
         assert_eq!([device.step_time(1, 8), device.step_time(8, 8)], [8_000, 8_700]);
-        assert_eq!(device.step_time_at(1, 1, 100), 1_000);
-        assert_eq!(device.step_time_at(2, 2, 1_200), device.step_time(2, 2) + 2_500);
-        assert_eq!(device.step_time_at(2, 2, 0), device.step_time(2, 2) - 500);
+        assert_eq!(device.step_time_of([(0, 1)]), 1_000);
+        assert_eq!(device.step_time_of([(200, 1), (1_000, 1)]), device.step_time(2, 2) + 3_000);
+        // Eight tokens in a row behind 100: the first reads 100 at 2.5, the others 101 to 107 at 0.5.
+        assert_eq!(device.step_time_of([(100, 8)]), 8_000 + 250 + 364);
+        // A prompt of eight reads only itself, however long the contexts of others are.
+        assert_eq!(device.step_time_of([(0, 8), (100, 1)]), device.step_time(2, 9) + 14 + 250);
     }
 
     #[test]
