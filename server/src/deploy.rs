@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokenrouter_engine::{
     EngineConfig, EngineError, EngineHandle, EngineInfo, EngineModel, FaultOptions, ModelInfo, RouteInfo,
+    WeightForm,
 };
 use tokenrouter_scheduler::router::{Registry, RouterError};
 use tokenrouter_scheduler::{ModelId, PeerLoss};

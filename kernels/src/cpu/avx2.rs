@@ -206,6 +206,17 @@ macro_rules! ymm_lanes {
             }
 
             #[inline(always)]
+            unsafe fn store_low_bytes(self, p: *mut u8) {
+                // SAFETY: the caller grants eight writable bytes.
+                unsafe {
+                    let order = _mm256_set1_epi32(0x0c08_0400);
+                    let fours = _mm256_shuffle_epi8(_mm256_castps_si256(self.0), order);
+                    let upper = _mm256_extracti128_si256::<1>(fours);
+                    _mm_storel_epi64(p.cast(), _mm_unpacklo_epi32(_mm256_castsi256_si128(fours), upper));
+                }
+            }
+
+            #[inline(always)]
             fn sum(self) -> f32 {
                 join_tree!(self.0, _mm_add_ps, _mm_add_ss)
             }

@@ -230,11 +230,14 @@ impl Row<'_> {
         let mut col = 0;
         while col < cols {
             let n = (cols - col).min(BLOCK);
-            // SAFETY: n elements of the row are left from `col` on.
-            let block = unsafe { read_block::<V, E>(from.add(col * E::SIZE), n) };
-            let at = block_at(col);
-            if !write_block(&block, &mut self.out[at..at + BLOCK_BYTES]) {
-                return Some(col + block.iter().position(|x| !(x.abs() < LIMIT)).unwrap_or(0));
+            // SAFETY: n elements of the row are left from `col` on, and the block of `col` lies in `out`.
+            let fits = unsafe {
+                let block = read_block::<V, E>(from.add(col * E::SIZE), n);
+                write_block(block, &mut self.out[block_at(col)..][..BLOCK_BYTES])
+            };
+            if !fits {
+                let bad = |i: &usize| !(self.weights.get(*i).abs() < LIMIT);
+                return (col..col + n).find(bad).or(Some(col));
             }
             col += n;
         }
@@ -247,52 +250,57 @@ impl Row<'_> {
 /// # Safety
 /// `n <= BLOCK` elements must be readable at `from`.
 #[inline(always)]
-unsafe fn read_block<V: Lanes, E: Elem>(from: *const u8, n: usize) -> [f32; BLOCK] {
-    let mut block = [0.0; BLOCK];
-    let mut i = 0;
-    // SAFETY: i stays below n.
+unsafe fn read_block<V: Lanes, E: Elem>(from: *const u8, n: usize) -> [V; 4] {
+    let mut block = [V::splat(0.0); 4];
+    // SAFETY: i stays below n; `padded` has eight values.
     unsafe {
-        while i + 8 <= n {
-            E::load::<V>(from.add(i * E::SIZE)).store(block.as_mut_ptr().add(i));
-            i += 8;
+        for i in 0..n / 8 {
+            block[i] = E::load(from.add(8 * i * E::SIZE));
         }
-        while i < n {
-            block[i] = E::load_one(from.add(i * E::SIZE));
-            i += 1;
+        if !n.is_multiple_of(8) {
+            let mut padded = [0.0f32; 8];
+            for i in 0..n % 8 {
+                padded[i] = E::load_one(from.add((n / 8 * 8 + i) * E::SIZE));
+            }
+            block[n / 8] = V::load(padded.as_ptr());
         }
     }
     block
 }
 
-/// Writes the 8-bit form of a block, if it has one. Plain loops, which vectorise in the code of an instruction set.
+/// Writes the 8-bit form of a block, if it has one.
 #[inline(always)]
-fn write_block(block: &[f32; BLOCK], out: &mut [u8]) -> bool {
-    /// Numbers below 2^22 are rounded to integers by this sum, ties to even, and lie in its lowest bits.
-    const ROUND: f32 = 12_582_912.0;
-    let mut largest = 0u32;
-    for i in 0..BLOCK {
-        // The bits of positive numbers are ordered as the numbers are, infinity and NaN above them.
-        largest = largest.max(block[i].to_bits() & 0x7fff_ffff);
+fn write_block<V: Lanes>(block: [V; 4], out: &mut [u8]) -> bool {
+    /// Numbers below 2^22 are rounded to integers by the sum with 1.5 * 2^23, ties to even, and lie in its lowest bits.
+    const ROUND: f32 = 12_582_912.0 + BIAS as f32;
+    let (zero, one) = (V::splat(0.0), V::splat(1.0));
+    let (mut largest, mut bad) = (zero, zero);
+    for i in 0..4 {
+        let size = block[i].max(zero.sub(block[i]));
+        largest = size.max(largest);
+        // NaN is not less than the limit.
+        bad = bad.max(size.select_less(V::splat(LIMIT), zero, one));
     }
-    if largest >= LIMIT.to_bits() {
+    if bad.any_greater(zero) {
         return false;
     }
-    let stored = bf16::from_f32(f32::from_bits(largest) / 127.0);
+    let stored = bf16::from_f32(largest.largest() / 127.0);
     let scale = stored.to_f32();
     if scale == 0.0 {
         write_zeros(out);
         return true;
     }
-    out[..SCALE_BYTES].copy_from_slice(&stored.to_le_bytes());
-    let numbers = &mut out[SCALE_BYTES..BLOCK_BYTES];
-    let mut rounded = [0u32; BLOCK];
-    for i in 0..BLOCK {
-        // Out of range only with scales that are denormal and so have lost bits.
-        let q = (block[i] / scale).clamp(-127.0, 127.0);
-        rounded[i] = (q + ROUND).to_bits();
-    }
-    for i in 0..BLOCK {
-        numbers[i] = (rounded[i] as u8).wrapping_add(BIAS);
+    let (scale_bytes, numbers) = out.split_at_mut(SCALE_BYTES);
+    scale_bytes.copy_from_slice(&stored.to_le_bytes());
+    for i in 0..4 {
+        let mut q = block[i].div(V::splat(scale));
+        if scale < f32::MIN_POSITIVE {
+            // A scale that is denormal has lost bits, and numbers may be out of range.
+            let lowest = V::splat(-127.0);
+            q = zero.sub(zero.sub(q.max(lowest)).max(lowest));
+        }
+        // SAFETY: eight of the block's numbers are left from 8 i on.
+        unsafe { q.add(V::splat(ROUND)).store_low_bytes(numbers[8 * i..8 * i + 8].as_mut_ptr()) };
     }
     true
 }

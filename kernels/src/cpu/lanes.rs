@@ -74,6 +74,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// Eight u32 must be writable at `p`.
     unsafe fn store_u32(self, p: *mut u32);
+    /// Stores the lowest byte of the bits of each lane.
+    ///
+    /// # Safety
+    /// Eight bytes must be writable at `p`.
+    unsafe fn store_low_bytes(self, p: *mut u8);
     /// `((a0+a4)+(a2+a6)) + ((a1+a5)+(a3+a7))`.
     fn sum(self) -> f32;
     /// [`Lanes::sum`] of each.
@@ -268,6 +273,13 @@ impl Lanes for Portable {
         let words = self.0.map(|x| x.round_ties_even() as u32);
         // SAFETY: the caller grants eight writable values.
         unsafe { p.cast::<[u32; 8]>().write_unaligned(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_low_bytes(self, p: *mut u8) {
+        let bytes = self.0.map(|x| x.to_bits() as u8);
+        // SAFETY: the caller grants eight writable bytes.
+        unsafe { p.cast::<[u8; 8]>().write(bytes) }
     }
 
     #[inline(always)]
