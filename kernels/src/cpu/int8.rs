@@ -236,8 +236,8 @@ impl Row<'_> {
                 write_block(block, &mut self.out[block_at(col)..][..BLOCK_BYTES])
             };
             if !fits {
-                let bad = |i: &usize| !(self.weights.get(*i).abs() < LIMIT);
-                return (col..col + n).find(bad).or(Some(col));
+                let good = |x: f32| x.is_finite() && x.abs() < LIMIT;
+                return (col..col + n).find(|i| !good(self.weights.get(*i))).or(Some(col));
             }
             col += n;
         }
