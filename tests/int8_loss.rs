@@ -115,7 +115,8 @@ fn top(row: &[f32]) -> Option<usize> {
     (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]))
 }
 
-/// MEASURED
+/// Against log-probabilities of transformers, over ten models: RMS 0.044 to 0.089, at most 0.89, the same most probable token
+/// at 95 to 98 % of the positions. (Random weights of tiny models are flat: little moves the top.)
 #[test]
 fn random_models_stay_near() {
     for name in MODELS {
@@ -136,11 +137,11 @@ fn random_models_stay_near() {
         }
         loss.show(name);
         assert!(loss.rms() > 1e-4, "{name}: no loss, so these are not 8-bit weights");
-        assert!(loss.rms() < 1.0 && loss.max < 1.0 && loss.agreement() > 0.5, "{name}: {loss:?}");
+        assert!(loss.rms() < 0.12 && loss.max < 1.2 && loss.agreement() > 0.92, "{name}: {loss:?}");
     }
 }
 
-/// MEASURED
+/// Of 30 problems the small model answers 29 as stored weights do, the large one and the routed pair all 30.
 #[test]
 fn the_demo_pair_writes_the_same_answers() {
     let golden = golden();
@@ -171,14 +172,15 @@ fn the_demo_pair_writes_the_same_answers() {
     }
     println!("equal answers of small, large and routed: {same:?} of {}", golden.cases.len());
     assert!(
-        same.iter().all(|same| 10 * same >= 5 * golden.cases.len()),
+        same.iter().all(|same| 10 * same >= 9 * golden.cases.len()),
         "{same:?} of {}",
         golden.cases.len()
     );
     stop(&engine);
 }
 
-/// MEASURED
+/// Against the same model as stored: RMS 0.15, at most 1.15 (improbable tokens), the same most probable token at 739 of 746
+/// positions, perplexity of 738 tokens 9.565 instead of 9.582.
 #[test]
 fn smollm2_stays_near() {
     let Some(dir) = std::env::var_os("TOKENROUTER_SMOLLM2").map(PathBuf::from) else {
@@ -207,5 +209,5 @@ fn smollm2_stays_near() {
     loss.show("smollm2");
     let perplexity = surprise.map(|sum| (sum / written as f64).exp());
     println!("perplexity of {written} tokens: as stored {:.4}, int8 {:.4}", perplexity[0], perplexity[1]);
-    assert!(loss.rms() > 1e-4 && loss.rms() < 1.0 && loss.agreement() > 0.5, "{loss:?}");
+    assert!(loss.rms() > 1e-4 && loss.rms() < 0.25 && loss.agreement() > 0.97, "{loss:?}");
 }

@@ -242,6 +242,26 @@ mod tests {
         start_with(router).err().expect("a refusal")
     }
 
+    /// Answers of 8-bit weights are other answers: the fingerprint says so, and so does what is shown at the start.
+    #[test]
+    fn the_form_of_weights_is_shown_and_changes_the_fingerprint() {
+        let started = |weights: &str| {
+            let text = format!(
+                "[[model]]\nname = \"small\"\npath = \"model\"\n{weights}\n[budget]\nmemory = \"64MiB\"\n"
+            );
+            let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/heads");
+            let config = Config::parse(&text, &base).unwrap();
+            let started = start(&config, &Registry::builtin(), Box::new(|| {})).unwrap();
+            (
+                started.context.system_fingerprint.clone(),
+                model_lines(&config, &started.engine.info).next().unwrap(),
+            )
+        };
+        let (stored, int8) = (started(""), started("weights = \"int8\""));
+        assert_ne!(stored.0, int8.0);
+        assert!(!stored.1.contains("int8") && int8.1.contains("weights int8, cache f16"), "{int8:?}");
+    }
+
     #[test]
     fn a_router_file_becomes_the_entry_models_head() {
         let started = start_with("name = \"r2r\"\nfile = \"r2r-plain\"").unwrap();
