@@ -36,7 +36,7 @@ pub(crate) const ZERO: u8 = BIAS;
 /// may be multiplied by 2^15 on the way (see [`super::pair::Pair::load_bytes_twice`]).
 const LIMIT: f32 = 1.0e30;
 
-/// A row-major `[rows, cols]` matrix of 8-bit integers with a scale for each block.
+/// A `[rows, cols]` matrix of 8-bit integers with a scale for each block.
 #[derive(Clone, Copy, Debug)]
 pub struct Int8Ref<'a> {
     rows: usize,
