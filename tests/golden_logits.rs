@@ -8,26 +8,16 @@
 //! four ways; with a narrow cache the recorded noise itself, to two digits. Run with
 //! `-- --nocapture` to see the numbers.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde_json::Value;
+use support::GOLDEN_MODELS;
 use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_kernels::DType;
 use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
-
-const MODELS: [&str; 10] = [
-    "qwen3-tied",
-    "qwen3-untied-sharded",
-    "qwen3-yarn",
-    "qwen3-yarn-factors",
-    "qwen2-mha-tied",
-    "qwen2-f16",
-    "llama-gqa8-llama3",
-    "llama-linear",
-    "llama-bias-f32",
-    "llama-odd",
-];
 
 const PAGES: usize = 32;
 
@@ -181,7 +171,7 @@ const CACHES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
 #[test]
 fn whole_prompt_extend() {
-    for golden in MODELS.map(Golden::load) {
+    for golden in GOLDEN_MODELS.map(Golden::load) {
         for kv in CACHES {
             let (errors, _) = whole(&golden, &mut golden.model(kv, 1));
             errors.check(&format!("{} whole, {kv:?} cache", golden.name), golden.bounds(kv));
@@ -191,7 +181,7 @@ fn whole_prompt_extend() {
 
 #[test]
 fn token_by_token() {
-    for golden in MODELS.map(Golden::load) {
+    for golden in GOLDEN_MODELS.map(Golden::load) {
         for kv in CACHES {
             let mut model = golden.model(kv, 1);
             let mut errors = Errors::default();
@@ -209,7 +199,7 @@ fn token_by_token() {
 
 #[test]
 fn mixed_batches() {
-    for golden in MODELS.map(Golden::load) {
+    for golden in GOLDEN_MODELS.map(Golden::load) {
         let kv = DType::F32;
         let mut model = golden.model(kv, 2);
         let mut errors = Errors::default();
@@ -238,7 +228,7 @@ fn mixed_batches() {
 /// second model reads the configuration written in the other style, from the same weights.
 #[test]
 fn through_a_handoff_and_back() {
-    for golden in MODELS.map(Golden::load) {
+    for golden in GOLDEN_MODELS.map(Golden::load) {
         let other = other_style(&golden);
         let kv = DType::F32;
         let mut models = [golden.model(kv, 1), build(other.path(), kv, 2)];
@@ -262,7 +252,7 @@ fn through_a_handoff_and_back() {
 /// Both ways of writing the rotary settings give the same bits.
 #[test]
 fn both_configuration_styles_are_one_model() {
-    for golden in MODELS.map(Golden::load) {
+    for golden in GOLDEN_MODELS.map(Golden::load) {
         let (_, bits) = whole(&golden, &mut golden.model(DType::F32, 1));
         let (_, other) = whole(&golden, &mut build(other_style(&golden).path(), DType::F32, 2));
         assert!(bits == other, "{}", golden.name);

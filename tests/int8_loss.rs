@@ -9,24 +9,12 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use support::engine::{demo_config, request, route, run_all, start, stop};
-use support::{golden, root, skip};
+use support::{GOLDEN_MODELS, golden, root, skip};
 use tokenrouter_engine::model::{Model, ModelOptions};
 use tokenrouter_engine::{DType, WeightForm};
 use tokenrouter_kernels::cpu::{PAGE_TOKENS, StepTokens};
 use tokenrouter_scheduler::router::{ParamValue, Registry};
 
-const MODELS: [&str; 10] = [
-    "qwen3-tied",
-    "qwen3-untied-sharded",
-    "qwen3-yarn",
-    "qwen3-yarn-factors",
-    "qwen2-mha-tied",
-    "qwen2-f16",
-    "llama-gqa8-llama3",
-    "llama-linear",
-    "llama-bias-f32",
-    "llama-odd",
-];
 const TOKENS: usize = 256;
 
 fn model(dir: &Path, form: WeightForm, threads: usize) -> Model {
@@ -119,7 +107,7 @@ fn top(row: &[f32]) -> Option<usize> {
 /// at 95 to 98 % of the positions. (Random weights of tiny models are flat: little moves the top.)
 #[test]
 fn random_models_stay_near() {
-    for name in MODELS {
+    for name in GOLDEN_MODELS {
         let dir = root().join("tests/golden").join(name);
         let bytes = std::fs::read(dir.join("golden.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();

@@ -25,6 +25,20 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Random tiny models in `tests/golden`, with logits of transformers (`tests/golden/README.md`).
+pub const GOLDEN_MODELS: [&str; 10] = [
+    "qwen3-tied",
+    "qwen3-untied-sharded",
+    "qwen3-yarn",
+    "qwen3-yarn-factors",
+    "qwen2-mha-tied",
+    "qwen2-f16",
+    "llama-gqa8-llama3",
+    "llama-linear",
+    "llama-bias-f32",
+    "llama-odd",
+];
+
 /// One problem of the demo language.
 pub struct Problem {
     /// The question.
