@@ -77,6 +77,31 @@ fn linear_of_parallel_size_equals_its_twin_on_any_number_of_threads() {
     }
 }
 
+/// Enough weight rows for planes of several rows, and for several stretches of them that tiles of activations meet in turn;
+/// columns on both sides of where planes begin to pay.
+#[test]
+fn linear_of_planes_equals_its_twin() {
+    let mut random = Random(5);
+    for t in [1, 4, 6, 7, 8, 9, 12, 15, 16] {
+        for (n, k) in [(16, 700), (93, 2100), (157, 32 * t), (157, 32 * t - 1)] {
+            let dtype = DTYPES[(t + n + k) % 3];
+            let w = Weights::random(&mut random, dtype, n, k);
+            let bias = Weights::random(&mut random, dtype, 1, n);
+            let x = random.vec(t * k);
+            for (reduce, bias) in [(Reduce::Whole, None), (Reduce::Segments4, Some(bias.get()))] {
+                let mut expected = vec![f32::NAN; t * n];
+                scalar::linear(&x, w.get(), bias, reduce, &mut expected);
+                everywhere(&[1, 2, 3], |ctx| {
+                    let mut out = vec![f32::NAN; t * n];
+                    cpu::linear(ctx, &x, w.get(), bias, reduce, &mut out);
+                    let what = format!("{dtype:?} {reduce:?} T {t} N {n} K {k} {:?}", ctx.isa);
+                    same_bits(&out, &expected, &what);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn linear_rows_do_not_see_their_batch() {
     let mut random = Random(3);

@@ -1,7 +1,7 @@
 //! Products with 8-bit weights: the tiles of [`super::direct`] and the stretches of [`super::packed`], block by block.
 
 use super::part::Ahead;
-use super::stored::Columns;
+use super::stored::{Activations, Columns};
 use crate::cpu::Lanes;
 use crate::cpu::int8::{BLOCK, SCALE_BYTES, ZERO, block_at, weight};
 use crate::cpu::pair::{Pair, twice_part};
@@ -74,14 +74,14 @@ unsafe fn part_of(p: *const u8, n: usize) -> [u8; 16] {
 pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
     w: *const u8,
     apart: usize,
-    x: *const f32,
-    Columns { cols, from, to }: Columns,
+    x: Activations,
+    Columns { from, to }: Columns,
     ahead: Ahead,
 ) -> [[V::Pair; C]; R] {
     debug_assert!(from.is_multiple_of(8));
     let mut acc = [[V::Pair::zero(); C]; R];
     let loads = V::Pair::byte_loads();
-    let rows = Rows { w, apart, x, cols };
+    let rows = Rows { w, apart, x };
     let mut k = from;
     // SAFETY: the columns lie in all rows and in the activations.
     unsafe {
@@ -102,13 +102,12 @@ pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
     acc
 }
 
-/// Weight rows, `apart` bytes apart, and activations of `cols` values.
+/// Weight rows, `apart` bytes apart, and activations.
 #[derive(Clone, Copy)]
 struct Rows {
     w: *const u8,
     apart: usize,
-    x: *const f32,
-    cols: usize,
+    x: Activations,
 }
 
 impl Rows {
@@ -152,7 +151,7 @@ impl Rows {
         for step in 0..2 {
             for c in 0..C {
                 // SAFETY: the activation has 16 values from k on.
-                let xs = unsafe { V::Pair::twice(self.x.add(c * self.cols + k + 8 * step)) };
+                let xs = unsafe { V::Pair::twice(self.x.at.add(c * self.x.stride + k + 8 * step)) };
                 for r in 0..R {
                     acc[r][c] = ws[r][step].mul_add(xs, acc[r][c]);
                 }
@@ -192,7 +191,7 @@ impl Rows {
         }
         for c in 0..C {
             // SAFETY: the activation has n values from k on.
-            let xs: V::Pair = unsafe { twice_part(self.x.add(c * self.cols + k), n) };
+            let xs: V::Pair = unsafe { twice_part(self.x.at.add(c * self.x.stride + k), n) };
             for r in 0..R {
                 acc[r][c] = ws[r].mul_add(xs, acc[r][c]);
             }
@@ -209,7 +208,7 @@ impl Rows {
 pub(super) unsafe fn pack_pair<V: Lanes>(
     a: *const u8,
     b: *const u8,
-    Columns { from, to, .. }: Columns,
+    Columns { from, to }: Columns,
     mut out: *mut f32,
     apart: usize,
 ) {

@@ -89,7 +89,7 @@ impl Part<'_> {
             }
         }
         for (t, values) in panel.clone().zip(&scratch.sums) {
-            self.finish(row, t, values.as_flattened());
+            self.finish_block(row, t, values.as_flattened());
         }
     }
 }
@@ -116,7 +116,7 @@ impl Pack<'_> {
     #[inline(always)]
     fn pairs<V: Lanes, S: Stored>(self) {
         let pairs = if V::REGISTERS == Registers::ThirtyTwo { 4 } else { 1 };
-        let columns = Columns { cols: self.part.w.cols(), from: self.stretch.from, to: self.stretch.to };
+        let columns = Columns { from: self.stretch.from, to: self.stretch.to };
         let row = |i: usize| self.part.w.address((self.row + i).min(self.part.end - 1));
         for pair in 0..ROWS / 2 {
             let at = pair / pairs * pairs * 2 * STRETCH + pair % pairs * 16;

@@ -57,9 +57,38 @@ impl Part<'_> {
         }
     }
 
-    /// Writes outputs of activation `t` from weight row `row` on, as many as belong to this part.
+    /// Rows of a plane, if most of the part's rows are taken as [`ROWS`] planes, one row of each at a time: an odd number,
+    /// so that rows of a power of two do not all meet in one place of the caches; 0 for fewer rows than a block has.
+    pub(super) fn plane(&self) -> usize {
+        let blocks = (self.end - self.first) / ROWS;
+        if blocks == 0 { 0 } else { (blocks - 1) | 1 }
+    }
+
+    /// Writes outputs of activation `t` for one weight row after the other from `rows` on, as many as belong to this part.
     #[inline(always)]
-    pub(super) fn finish(&self, row: usize, t: usize, values: &[f32]) {
+    pub(super) fn finish(&self, rows: Rows, t: usize, values: &[f32]) {
+        if rows.step == 1 { self.finish_block(rows.first, t, values) } else { self.scatter(rows, t, values) }
+    }
+
+    /// The same for rows of planes, all of which belong to this part.
+    #[inline(always)]
+    fn scatter(&self, rows: Rows, t: usize, values: &[f32]) {
+        let len = (values.len() - 1) * rows.step + 1;
+        // SAFETY: output columns from the first to the last row belong to this part alone.
+        let out = unsafe { self.out.part(t * self.w.rows() + rows.first, len) };
+        for i in 0..values.len() {
+            out[i * rows.step] = values[i];
+        }
+        if let Some(bias) = self.bias {
+            for i in 0..values.len() {
+                out[i * rows.step] += bias.get(rows.first + i * rows.step);
+            }
+        }
+    }
+
+    /// The same for neighbouring rows from `row` on.
+    #[inline(always)]
+    pub(super) fn finish_block(&self, row: usize, t: usize, values: &[f32]) {
         let rows = values.len().min(self.end.saturating_sub(row));
         if rows == 0 {
             return;
@@ -77,6 +106,21 @@ impl Part<'_> {
                 *out += bias.get(row + r);
             }
         }
+    }
+}
+
+/// The weight rows of a block: `first`, `first + step` and so on.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) first: usize,
+    pub(super) step: usize,
+}
+
+impl Rows {
+    /// Those from the one with index `i` on.
+    #[inline(always)]
+    pub(super) fn from(self, i: usize) -> Self {
+        Self { first: self.first + i * self.step, ..self }
     }
 }
 

@@ -10,10 +10,15 @@ use crate::cpu::weight::Elem;
 /// Columns `from..to` of some rows.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// Of the whole row.
-    pub(super) cols: usize,
     pub(super) from: usize,
     pub(super) to: usize,
+}
+
+/// The activations of a tile: rows of f32, `stride` values from one to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Activations {
+    pub(super) at: *const f32,
+    pub(super) stride: usize,
 }
 
 /// A form of weights, known at compile time.
@@ -24,12 +29,12 @@ pub(super) trait Stored {
     /// The accumulators of `R` pairs of weight rows by `C` activations over some columns; `ahead` are the next rows.
     ///
     /// # Safety
-    /// `2 R` rows of `cols` weights must be readable from `w` on, `apart` bytes apart, and `C` rows of as many f32 at `x`.
+    /// The columns must be readable in `2 R` rows of weights, which begin at `w`, `apart` bytes apart, and in `C` activations.
     /// 8-bit weights: a multiple of 8 as the first column.
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
         apart: usize,
-        x: *const f32,
+        x: Activations,
         columns: Columns,
         ahead: Ahead,
     ) -> [[V::Pair; C]; R];
@@ -38,7 +43,7 @@ pub(super) trait Stored {
     /// the last column.
     ///
     /// # Safety
-    /// Rows of `cols` weights must be readable at `a` and at `b`; the steps must be writable at `out`.
+    /// The columns must be readable in the rows that begin at `a` and `b`; the steps must be writable at `out`.
     unsafe fn pack_pair<V: Lanes>(a: *const u8, b: *const u8, columns: Columns, out: *mut f32, apart: usize);
 }
 
@@ -48,21 +53,29 @@ impl<E: Elem> Stored for E {
     #[inline(always)]
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
-        _: usize,
-        x: *const f32,
-        Columns { cols, from, to }: Columns,
+        apart: usize,
+        x: Activations,
+        Columns { from, to }: Columns,
         ahead: Ahead,
     ) -> [[V::Pair; C]; R] {
         let at = from * E::SIZE;
         // SAFETY: `to - from` elements of each row are left from `from` on.
-        unsafe { products::<V, E, R, C>(w.add(at), x.add(from), cols, to - from, ahead.from(at)) }
+        unsafe {
+            products::<V, E, R, C>(
+                w.add(at),
+                apart,
+                Activations { at: x.at.add(from), ..x },
+                to - from,
+                ahead.from(at),
+            )
+        }
     }
 
     #[inline(always)]
     unsafe fn pack_pair<V: Lanes>(
         a: *const u8,
         b: *const u8,
-        Columns { from, to, .. }: Columns,
+        Columns { from, to }: Columns,
         out: *mut f32,
         apart: usize,
     ) {
@@ -81,7 +94,7 @@ impl Stored for Int8 {
     unsafe fn products<V: Lanes, const R: usize, const C: usize>(
         w: *const u8,
         apart: usize,
-        x: *const f32,
+        x: Activations,
         columns: Columns,
         ahead: Ahead,
     ) -> [[V::Pair; C]; R] {
