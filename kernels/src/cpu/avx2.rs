@@ -222,22 +222,6 @@ macro_rules! ymm_lanes {
             }
 
             #[inline(always)]
-            fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
-                let mut out = [0.0; 4];
-                // SAFETY: register-only instructions, the features were checked before `run`; `out` holds four values.
-                unsafe {
-                    // Lane i and i + 4, then i and i + 2, then the two that are left.
-                    let two = quarters(halves(a.0, b.0), halves(c.0, d.0));
-                    let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
-                    // One holds a . c . in its lower half and b . d . in its upper one.
-                    let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
-                    let ac_bd = _mm_shuffle_ps::<0x88>(ac, bd);
-                    _mm_storeu_ps(out.as_mut_ptr(), _mm_shuffle_ps::<0xd8>(ac_bd, ac_bd));
-                }
-                out
-            }
-
-            #[inline(always)]
             fn sums_of_eight(v: [Self; 8]) -> [f32; 8] {
                 let mut out = [0.0; 8];
                 // SAFETY: register-only instructions, the features were checked before `run`; `out` holds eight values.

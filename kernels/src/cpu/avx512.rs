@@ -244,26 +244,6 @@ impl Pair for Zmm {
     }
 
     #[inline(always)]
-    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N] {
-        let mut out = [[0.0; 2]; N];
-        let mut i = 0;
-        while i < N {
-            // The last pair stands for those that are not there.
-            let last = N - 1;
-            let four =
-                [pairs[i], pairs[(i + 1).min(last)], pairs[(i + 2).min(last)], pairs[(i + 3).min(last)]];
-            let sums = sum_four(four);
-            let mut r = 0;
-            while r < 4 && i + r < N {
-                out[i + r] = [sums[2 * r], sums[2 * r + 1]];
-                r += 1;
-            }
-            i += 4;
-        }
-        out
-    }
-
-    #[inline(always)]
     fn sums_of_four(pairs: [Self; 4]) -> [f32; 8] {
         sum_four(pairs)
     }

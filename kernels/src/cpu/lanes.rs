@@ -82,10 +82,6 @@ pub(crate) trait Lanes: Copy {
     /// `((a0+a4)+(a2+a6)) + ((a1+a5)+(a3+a7))`.
     fn sum(self) -> f32;
     /// [`Lanes::sum`] of each.
-    fn sums(four: [Self; 4]) -> [f32; 4] {
-        four.map(Self::sum)
-    }
-    /// [`Lanes::sum`] of each.
     fn sums_of_eight(eight: [Self; 8]) -> [f32; 8] {
         eight.map(Self::sum)
     }

@@ -67,8 +67,6 @@ pub(crate) trait Pair: Copy {
     fn exp_below(self) -> Self;
     /// [`Lanes::largest`] of all lanes: NaN is never the largest.
     fn largest(self) -> f32;
-    /// [`Lanes::sum`] of each group of each pair, in order. Joining several at once takes fewer shuffles.
-    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N];
     /// [`Lanes::sum`] of each group of four pairs, in order.
     fn sums_of_four(pairs: [Self; 4]) -> [f32; 8];
 }
@@ -93,16 +91,6 @@ pub(crate) fn tile_sums<P: Pair, const R: usize, const C: usize>(acc: &[[P; C]; 
         c += per;
     }
     out
-}
-
-/// Row `c` of the transposed accumulators: all pairs of rows against one of the vectors that they meet.
-#[inline(always)]
-pub(crate) fn column<P: Copy, const R: usize, const C: usize>(acc: &[[P; C]; R], c: usize) -> [P; R] {
-    let mut column = [acc[0][c]; R];
-    for r in 1..R {
-        column[r] = acc[r][c];
-    }
-    column
 }
 
 /// The first `n <= 8` values at `p`, then zeros, in both groups.
@@ -226,22 +214,6 @@ impl<V: Lanes> Pair for Two<V> {
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         Two(self.0.mul_add(b.0, c.0), self.1.mul_add(b.1, c.1))
-    }
-
-    #[inline(always)]
-    fn sums<const N: usize>(pairs: [Self; N]) -> [[f32; 2]; N] {
-        let mut out = [[0.0; 2]; N];
-        let mut i = 0;
-        while i + 2 <= N {
-            let (a, b) = (pairs[i], pairs[i + 1]);
-            let [s0, s1, s2, s3] = V::sums([a.0, a.1, b.0, b.1]);
-            (out[i], out[i + 1]) = ([s0, s1], [s2, s3]);
-            i += 2;
-        }
-        if i < N {
-            out[i] = [pairs[i].0.sum(), pairs[i].1.sum()];
-        }
-        out
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use super::block::QUERIES;
 use super::{AttnArgs, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
-use crate::cpu::pair::{Pair, column, twice_part};
+use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::Elem;
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
@@ -83,8 +83,9 @@ impl<const C: usize> Tile<'_, C> {
                 // SAFETY: 2 R slots of this head from `slot` on lie in the page; q holds `d` values each.
                 let acc: [[V::Pair; C]; R] =
                     unsafe { dots::<V, E, R, C>(keys.add(slot * row), &self.q, self.d) };
+                let all = tile_sums(&acc);
                 for c in 0..C {
-                    let sums = V::Pair::sums(column(&acc, c));
+                    let sums = all[c];
                     let out = &mut scores[c][i * PAGE_TOKENS + slot..][..2 * R];
                     for r in 0..R {
                         out[2 * r] = sums[r][0] * self.args.scale;
