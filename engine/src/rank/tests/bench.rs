@@ -48,6 +48,14 @@ pub(super) struct Faults {
     waits: bool,
 }
 
+impl Faults {
+    fn end_held(&mut self, model: ModelId) {
+        let (ended, held): (VecDeque<_>, _) = self.held.drain(..).partition(|step| step.model == model);
+        self.held = held;
+        self.ended.extend(ended);
+    }
+}
+
 struct Fake(Arc<Mutex<Faults>>);
 
 impl Executor for Fake {
@@ -190,11 +198,13 @@ impl Bench {
     pub(super) fn release(&self, model: ModelId) {
         self.set(|faults| {
             faults.hung = faults.hung.without(ModelSet::of(model));
-            let (ended, held) = faults.held.drain(..).partition(|step| step.model == model);
-            faults.held = held;
-            let ended: VecDeque<Box<Step>> = ended;
-            faults.ended.extend(ended);
+            faults.end_held(model);
         });
+    }
+
+    /// What hung at the model ends; what comes hangs as before.
+    pub(super) fn pass(&self, model: ModelId) {
+        self.set(|faults| faults.end_held(model));
     }
 
     /// The model takes no step any more; the one in flight comes back as failed.

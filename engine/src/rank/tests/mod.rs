@@ -58,13 +58,9 @@ fn ten(options: FaultOptions) -> Bench {
     // A step of A at a time, until B has one and A's next one is out.
     let mut ends = 0;
     while !(bench.held(B) && bench.handle.status.models[1].ready.load(Relaxed) > 0 && ends > 4) {
-        bench.set(|faults| faults.hung.insert(A));
-        bench.release(A);
-        bench.hang(A);
+        bench.pass(A);
         ends += 1;
-        bench.until("A goes on", |bench| {
-            bench.held(A) || bench.handle.status.models[0].ready.load(Relaxed) == 0
-        });
+        bench.until("A goes on", |bench| bench.held(A));
         assert!(ends < 2_000, "B never fills: {:?}", bench.handle.status);
     }
     bench.until("A has a step", |bench| bench.held(A));
