@@ -5,9 +5,9 @@
 //! bias is added last. A rank that holds a half of K has the first or the second bracket
 //! ([`Reduce::Segments2`]), one that holds a quarter a single segment, and [`fold`] joins them.
 //!
-//! A few activations meet the weights as they lie in memory ([`direct`]), read as eight long streams; for more, a block of weight rows is first
-//! turned into f32 that stays in the first-level cache while all activations pass by ([`packed`]). While a block is
-//! read, what comes next is prefetched.
+//! A few activations meet the weights as they lie in memory ([`direct`]), read as eight long streams; for more, a block of
+//! weight rows is first turned into f32 that stays in the first-level cache while all activations pass by ([`packed`]).
+//! While a block is read, what comes next is prefetched.
 
 mod direct;
 mod int8;
