@@ -89,12 +89,12 @@ pub fn linear<'a>(
     }
     let blocks = n.div_ceil(ROWS);
     let parts = part_count(&ctx, blocks, t.saturating_mul(n).saturating_mul(k));
-    let out = SharedMut::new(out);
+    let (out, eights) = (SharedMut::new(out), ctx.isa.eights());
     ctx.workers.run(parts, &|part| {
         let range = part_range(blocks, parts, part);
         let first = range.start * ROWS;
         let end = (range.end * ROWS).min(n);
-        Part { isa: ctx.isa, x, w, bias, reduce, out: &out, t, first, end }.run();
+        Part { isa: ctx.isa, eights, x, w, bias, reduce, out: &out, t, first, end }.run();
     });
 }
 
@@ -147,12 +147,45 @@ pub fn fold(ctx: Ctx<'_>, partial: &[&[f32]], bias: Option<WeightRef<'_>>, n: us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::Isa;
 
     #[test]
     fn borders_are_rounded_down_quarters() {
         for k in (0..200).chain([1023, 4096, 25600]) {
             let expected = [0, k / 4, 2 * k / 4, 3 * k / 4, k];
             assert_eq!(segment_borders(k), expected, "K {k}");
+        }
+    }
+
+    /// Both ways on every machine, whatever its processor prefers.
+    #[test]
+    fn tiles_of_eight_change_no_bit() {
+        let (n, k) = (45, 330);
+        let value = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 7 & 0xff) as f32 / 64.0 - 2.0;
+        let weights: Vec<u8> = (0..n * k).flat_map(|i| value(i).to_le_bytes()).collect();
+        let w = WeightRef::new(crate::DType::F32, n, k, &weights).expect("lengths");
+        for t in 6..=24 {
+            let x: Vec<f32> = (0..t * k).map(|i| value(i + 7)).collect();
+            let [with, without] = [true, false].map(|eights| {
+                let mut out = vec![f32::NAN; t * n];
+                let shared = SharedMut::new(&mut out);
+                let (isa, reduce) = (Isa::fastest(), Reduce::Whole);
+                Part {
+                    isa,
+                    eights,
+                    x: &x,
+                    w: w.into(),
+                    bias: None,
+                    reduce,
+                    out: &shared,
+                    t,
+                    first: 0,
+                    end: n,
+                }
+                .run();
+                out
+            });
+            assert!(with == without && !with.iter().any(|x| x.is_nan()), "T {t}");
         }
     }
 }

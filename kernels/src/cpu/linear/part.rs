@@ -11,6 +11,8 @@ pub(super) const ROWS: usize = 8;
 pub(super) const WIDE: usize = 6;
 /// Up to so many activations meet the weights as they lie; for more it pays to turn weights into f32 first.
 const DIRECT: usize = 16;
+/// The same where a tile of eight activations does not pay.
+const DIRECT_WITHOUT_EIGHTS: usize = 12;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
 /// 8-bit weights take more instructions to turn, so it pays to do it once.
@@ -20,6 +22,8 @@ const DIRECT_SIXTEEN_INT8: usize = 12;
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) isa: Isa,
+    /// See [`Isa::eights`].
+    pub(super) eights: bool,
     pub(super) x: &'a [f32],
     pub(super) w: Matrix<'a>,
     pub(super) bias: Option<WeightRef<'a>>,
@@ -37,7 +41,8 @@ impl Part<'_> {
             (Registers::Unknown, _) => usize::MAX,
             (Registers::Sixteen, Matrix::Stored(_)) => DIRECT_SIXTEEN,
             (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
-            (Registers::ThirtyTwo, _) => DIRECT,
+            (Registers::ThirtyTwo, _) if self.eights => DIRECT,
+            (Registers::ThirtyTwo, _) => DIRECT_WITHOUT_EIGHTS,
         };
         if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
