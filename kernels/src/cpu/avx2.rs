@@ -243,26 +243,6 @@ macro_rules! ymm_lanes {
             }
 
             #[inline(always)]
-            fn transposed(rows: [Self; 8]) -> [Self; 8] {
-                // SAFETY: register-only instructions; the features were checked before `run`.
-                unsafe {
-                    // Four rows each: lanes 0 to 3 in the lower half, lanes 4 to 7 in the upper one.
-                    let a = transpose_four(rows[0].0, rows[1].0, rows[2].0, rows[3].0);
-                    let b = transpose_four(rows[4].0, rows[5].0, rows[6].0, rows[7].0);
-                    [
-                        $name(_mm256_permute2f128_ps::<0x20>(a[0], b[0])),
-                        $name(_mm256_permute2f128_ps::<0x20>(a[1], b[1])),
-                        $name(_mm256_permute2f128_ps::<0x20>(a[2], b[2])),
-                        $name(_mm256_permute2f128_ps::<0x20>(a[3], b[3])),
-                        $name(_mm256_permute2f128_ps::<0x31>(a[0], b[0])),
-                        $name(_mm256_permute2f128_ps::<0x31>(a[1], b[1])),
-                        $name(_mm256_permute2f128_ps::<0x31>(a[2], b[2])),
-                        $name(_mm256_permute2f128_ps::<0x31>(a[3], b[3])),
-                    ]
-                }
-            }
-
-            #[inline(always)]
             fn prefetch(p: *const u8) {
                 // SAFETY: a prefetch is a hint and never faults, whatever the address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -271,24 +251,5 @@ macro_rules! ymm_lanes {
     };
 }
 pub(super) use ymm_lanes;
-
-/// Transposes four rows by four lanes in each half of the registers.
-///
-/// # Safety
-/// The processor must have AVX.
-#[inline(always)]
-pub(super) unsafe fn transpose_four(a: __m256, b: __m256, c: __m256, d: __m256) -> [__m256; 4] {
-    // SAFETY: register-only instructions; the caller grants the feature.
-    unsafe {
-        let (ab, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-        let (cd, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-        [
-            _mm256_shuffle_ps::<0x44>(ab, cd),
-            _mm256_shuffle_ps::<0xee>(ab, cd),
-            _mm256_shuffle_ps::<0x44>(ab_high, cd_high),
-            _mm256_shuffle_ps::<0xee>(ab_high, cd_high),
-        ]
-    }
-}
 
 ymm_lanes!(Avx, Two<Avx>, Registers::Sixteen);

@@ -1,7 +1,7 @@
 //! The AVX-512 forms: [`Lanes`] on 256-bit registers, of which there are 32 now, and pairs of them in one 512-bit
 //! register. Only products use the wide ones; every lane computes what it computes on AVX2, so the bits are the same.
 
-use super::avx2::{BYTE_ORDERS, halves, join_tree, quarters, transpose_four, ymm_lanes};
+use super::avx2::{BYTE_ORDERS, halves, join_tree, quarters, ymm_lanes};
 use super::lanes::POW2_15;
 use super::math::{LN_2_REST, LOWEST, ROUND, SERIES};
 use super::pair::Pair;

@@ -1,7 +1,8 @@
 //! The paged KV cache of one model.
 //!
-//! Layout: page, layer, K or V, kv head, slot of the page, head dimension. A page is one piece of
-//! memory, so pages that were never used cost nothing, and the slots of one head follow each other.
+//! Layout: page, layer, K or V, kv head, and then the vectors of the page's sixteen slots: values one after the other,
+//! `[slot][element]`; keys side by side, `[element][slot]`, so that attention finds one element of sixteen keys in one
+//! register. A page is one piece of memory, so pages that were never used cost nothing.
 
 use super::PAGE_TOKENS;
 use crate::DType;
@@ -62,6 +63,9 @@ pub(crate) enum Half {
     Key = 0,
     Value = 1,
 }
+
+/// Elements of a key that are turned into the storage type at a time.
+const PIECE: usize = 64;
 
 /// The memory of a paged KV cache.
 pub struct KvArena {
@@ -124,16 +128,18 @@ impl KvArena {
     pub fn read(&self, page: u32, layer: usize, value: bool, head: usize, slot: usize) -> Vec<f32> {
         let half = if value { Half::Value } else { Half::Key };
         assert!(slot < PAGE_TOKENS);
-        let dtype = self.layout.dtype;
-        let bytes = self.layout.head_dim * dtype.size();
-        // SAFETY: head_rows checks page, layer and head; slots of a head follow each other.
-        let data = unsafe {
-            std::slice::from_raw_parts(self.head_rows(page, layer, half, head).add(slot * bytes), bytes)
+        let (dtype, d) = (self.layout.dtype, self.layout.head_dim);
+        let bytes = PAGE_TOKENS * d * dtype.size();
+        // SAFETY: head_rows checks page, layer and head; the vectors of a head are one piece.
+        let data = unsafe { std::slice::from_raw_parts(self.head_rows(page, layer, half, head), bytes) };
+        let at = |i: usize| match half {
+            Half::Key => i * PAGE_TOKENS + slot,
+            Half::Value => slot * d + i,
         };
-        (0..self.layout.head_dim).map(|i| dtype.read(data, i)).collect()
+        (0..d).map(|i| dtype.read(data, at(i))).collect()
     }
 
-    /// Start of the 16 vectors of one head in one page.
+    /// Start of the 16 vectors of one head in one page: keys `[element][slot]`, values `[slot][element]`.
     ///
     /// # Panics
     /// When page, layer or head do not exist.
@@ -165,12 +171,24 @@ impl KvArena {
         values: &[f32],
     ) {
         assert!(slot < PAGE_TOKENS && values.len() == self.layout.head_dim);
-        let dtype = self.layout.dtype;
-        let bytes = values.len() * dtype.size();
+        let (dtype, size) = (self.layout.dtype, self.layout.dtype.size());
         let rows = self.head_rows(page, layer, half, head).cast_mut();
-        // SAFETY: the slot lies in the head's 16 vectors; exclusive by this function's contract.
-        let data = unsafe { std::slice::from_raw_parts_mut(rows.add(slot * bytes), bytes) };
-        dtype.write_all(data, values);
+        if half == Half::Value {
+            let bytes = values.len() * size;
+            // SAFETY: the slot lies in the head's 16 vectors; exclusive by this function's contract.
+            let data = unsafe { std::slice::from_raw_parts_mut(rows.add(slot * bytes), bytes) };
+            return dtype.write_all(data, values);
+        }
+        let mut stored = [0; PIECE * 4];
+        for (i, piece) in values.chunks(PIECE).enumerate() {
+            let stored = &mut stored[..piece.len() * size];
+            dtype.write_all(stored, piece);
+            for (j, element) in stored.chunks_exact(size).enumerate() {
+                let at = ((i * PIECE + j) * PAGE_TOKENS + slot) * size;
+                // SAFETY: the slot's element lies in the head's 16 vectors; exclusive by this function's contract.
+                unsafe { std::ptr::copy_nonoverlapping(element.as_ptr(), rows.add(at), size) };
+            }
+        }
     }
 }
 

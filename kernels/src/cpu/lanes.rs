@@ -87,8 +87,6 @@ pub(crate) trait Lanes: Copy {
     }
     /// The largest lane, joined in the same tree as [`Lanes::sum`].
     fn largest(self) -> f32;
-    /// Lane `j` of row `i` becomes lane `i` of row `j`.
-    fn transposed(rows: [Self; 8]) -> [Self; 8];
     /// Asks for the cache line at `p`, which may lie anywhere.
     fn prefetch(p: *const u8);
 }
@@ -292,53 +290,5 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn transposed(rows: [Self; 8]) -> [Self; 8] {
-        let mut out = rows;
-        for i in 0..8 {
-            for j in 0..8 {
-                out[j].0[i] = rows[i].0[j];
-            }
-        }
-        out
-    }
-
-    #[inline(always)]
     fn prefetch(_: *const u8) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Transposed([[f32; 8]; 8]);
-    impl Kernel for Transposed {
-        type Output = [[f32; 8]; 8];
-        #[inline(always)]
-        fn run<V: Lanes>(self) -> [[f32; 8]; 8] {
-            let mut out = self.0;
-            let mut rows = [V::splat(0.0); 8];
-            for i in 0..8 {
-                // SAFETY: a row holds eight values.
-                rows[i] = unsafe { V::load(self.0[i].as_ptr()) };
-            }
-            for (row, out) in V::transposed(rows).iter().zip(&mut out) {
-                // SAFETY: as above.
-                unsafe { row.store(out.as_mut_ptr()) };
-            }
-            out
-        }
-    }
-
-    #[test]
-    fn rows_become_columns() {
-        let rows = std::array::from_fn(|i| std::array::from_fn(|j| (10 * i + j) as f32));
-        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
-            let columns = dispatch(isa, Transposed(rows));
-            for i in 0..8 {
-                for j in 0..8 {
-                    assert_eq!(columns[i][j], rows[j][i], "{isa:?} {i} {j}");
-                }
-            }
-        }
-    }
 }

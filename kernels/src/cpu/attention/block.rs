@@ -10,7 +10,7 @@ use crate::cpu::weight::{Elem, with_elem};
 use crate::cpu::{Kernel, Lanes, PAGE_TOKENS, Registers};
 
 /// Most queries in a register tile.
-pub(super) const QUERIES: usize = 4;
+pub(super) const QUERIES: usize = 6;
 
 /// The work of one call.
 pub(super) struct Block<'a> {
@@ -25,17 +25,15 @@ pub(super) struct Block<'a> {
     pub(super) out: &'a SharedMut<'a, f32>,
 }
 
-/// A segment of the cache as some queries see it.
+/// A segment of the cache.
 #[derive(Clone, Copy)]
 struct Segment<'a> {
-    /// Its pages, as far as the queries see them.
+    /// Its first position.
+    from: usize,
+    /// Its pages, as far as the tokens see them.
     pages: &'a [u32],
     /// The pages behind it.
     next: &'a [u32],
-    /// Positions that the queries see.
-    count: usize,
-    /// It is the first one.
-    first: bool,
 }
 
 impl Kernel for Block<'_> {
@@ -52,25 +50,17 @@ impl Block<'_> {
     fn segments<V: Lanes, E: Elem>(self) {
         let mut scores = [[0.0; SEGMENT_TOKENS]; QUERIES];
         let mut states = [State::default(); GROUP];
-        let length = |token: usize| self.args.tokens.positions[token] as usize + 1;
         let all = self.args.tokens.pages_of(self.tokens.start);
-        let all = &all[..length(self.tokens.end - 1).div_ceil(PAGE_TOKENS)];
+        let all = &all[..self.length(self.tokens.end - 1).div_ceil(PAGE_TOKENS)];
         for (index, pages) in all.chunks(SEGMENT_PAGES).enumerate() {
-            let (from, to) = (index * SEGMENT_TOKENS, (index + 1) * SEGMENT_TOKENS);
-            let next = &all[index * SEGMENT_PAGES + pages.len()..];
-            let mut ahead = Ahead::On;
-            // Tokens that see a part of the segment go one by one, those that see all of it together.
-            let whole = self.tokens.clone().find(|t| length(*t) >= to).unwrap_or(self.tokens.end);
-            for token in (self.tokens.start..whole).filter(|t| length(*t) > from) {
-                let count = length(token) - from;
-                let pages = &pages[..count.div_ceil(PAGE_TOKENS)];
-                let segment = Segment { pages, next, count, first: index == 0 };
-                self.queries::<V, E>(token..token + 1, segment, &mut ahead, &mut states, &mut scores);
+            let from = index * SEGMENT_TOKENS;
+            let segment = Segment { from, pages, next: &all[index * SEGMENT_PAGES + pages.len()..] };
+            // Positions ascend, so those that see something of the segment are the last ones.
+            let mut first = self.tokens.start;
+            while self.length(first) <= from {
+                first += 1;
             }
-            if whole < self.tokens.end {
-                let segment = Segment { pages, next, count: SEGMENT_TOKENS, first: index == 0 };
-                self.queries::<V, E>(whole..self.tokens.end, segment, &mut ahead, &mut states, &mut scores);
-            }
+            self.queries::<V, E>(first, segment, &mut states, &mut scores);
         }
         let queries = self.tokens.len() * self.count;
         for (query, state) in states[..queries].iter().enumerate() {
@@ -91,37 +81,48 @@ impl Block<'_> {
         ((token * layout.kv_heads + self.head) * heads + head) * layout.head_dim
     }
 
-    /// The queries of some tokens over a segment, in tiles of equal size.
+    /// Cached positions that a token sees.
+    #[inline(always)]
+    fn length(&self, token: usize) -> usize {
+        self.args.tokens.positions[token] as usize + 1
+    }
+
+    /// The queries of token `token` and those behind it over a segment, in tiles of equal size.
     #[inline(always)]
     fn queries<V: Lanes, E: Elem>(
         &self,
-        tokens: Range<usize>,
+        token: usize,
         segment: Segment<'_>,
-        ahead: &mut Ahead,
         states: &mut [State; GROUP],
         scores: &mut [[f32; SEGMENT_TOKENS]; QUERIES],
     ) {
-        let first = (tokens.start - self.tokens.start) * self.count;
-        let queries = tokens.len() * self.count;
+        let first = (token - self.tokens.start) * self.count;
+        let queries = self.tokens.len() * self.count - first;
         let most = match V::REGISTERS {
             Registers::Unknown => 1,
             Registers::Sixteen => 3,
             Registers::ThirtyTwo => QUERIES,
         };
-        let tiles = queries.div_ceil(most);
+        let (tiles, mut ahead) = (queries.div_ceil(most), Ahead::On);
         for i in 0..tiles {
             let (from, to) = (first + queries * i / tiles, first + queries * (i + 1) / tiles);
             let states = &mut states[from..to];
             match to - from {
-                1 => self.tile::<V, E, 1>(from, segment, *ahead, states, scores),
-                2 if V::WIDE_TILES => self.tile::<V, E, 2>(from, segment, *ahead, states, scores),
-                3 if V::WIDE_TILES => self.tile::<V, E, 3>(from, segment, *ahead, states, scores),
+                1 => self.tile::<V, E, 1>(from, segment, ahead, states, scores),
+                2 if V::WIDE_TILES => self.tile::<V, E, 2>(from, segment, ahead, states, scores),
+                3 if V::WIDE_TILES => self.tile::<V, E, 3>(from, segment, ahead, states, scores),
+                4 if V::REGISTERS == Registers::ThirtyTwo => {
+                    self.tile::<V, E, 4>(from, segment, ahead, states, scores);
+                }
+                5 if V::REGISTERS == Registers::ThirtyTwo => {
+                    self.tile::<V, E, 5>(from, segment, ahead, states, scores);
+                }
                 _ if V::REGISTERS == Registers::ThirtyTwo => {
-                    self.tile::<V, E, QUERIES>(from, segment, *ahead, states, scores);
+                    self.tile::<V, E, QUERIES>(from, segment, ahead, states, scores);
                 }
                 _ => {}
             }
-            *ahead = Ahead::Off;
+            ahead = Ahead::Off;
         }
     }
 
@@ -135,23 +136,29 @@ impl Block<'_> {
         scores: &mut [[f32; SEGMENT_TOKENS]; QUERIES],
     ) {
         let d = self.args.kv.layout().head_dim;
-        let at: [usize; C] = std::array::from_fn(|c| self.at(query + c));
-        // SAFETY: the queries of this call belong to it alone.
-        let out = at.map(|at| unsafe { self.out.part(at, d) }.as_mut_ptr());
-        let q = at.map(|at| self.args.q[at..at + d].as_ptr());
-        let Segment { pages, next, count, first } = segment;
-        let tile = Tile { args: self.args, head: self.head, pages, next, count, d, q, out, ahead };
+        let (mut q, mut out, mut seen) = ([std::ptr::null(); C], [std::ptr::null_mut(); C], [0; C]);
+        for c in 0..C {
+            let at = self.at(query + c);
+            q[c] = self.args.q[at..at + d].as_ptr();
+            // SAFETY: the queries of this call belong to it alone.
+            out[c] = unsafe { self.out.part(at, d) }.as_mut_ptr();
+            let token = self.tokens.start + (query + c) / self.count;
+            seen[c] = (self.length(token) - segment.from).min(SEGMENT_TOKENS);
+        }
+        let pages = &segment.pages[..seen[C - 1].div_ceil(PAGE_TOKENS)];
+        let tile =
+            Tile { args: self.args, head: self.head, pages, next: segment.next, seen, d, q, out, ahead };
         tile.score::<V, E>(scores);
         let mut fold = [(0.0, 1.0); C];
         // SAFETY: the scores are there, in rows of a segment.
-        let own = unsafe { softmax::<V, C>(scores.as_mut_ptr().cast(), &[count; C]) };
+        let own = unsafe { softmax::<V, C>(scores.as_mut_ptr().cast(), &seen) };
         for c in 0..C {
-            if first {
+            if segment.from == 0 {
                 states[c] = own[c];
             } else {
                 fold[c] = states[c].fold(&own[c]);
             }
         }
-        tile.values::<V, E>(scores, (!first).then_some(&fold));
+        tile.values::<V, E>(scores, (segment.from > 0).then_some(&fold));
     }
 }

@@ -1,13 +1,17 @@
 //! Scores and weighted sums of values: some queries against one segment of the cache in registers.
 
+use std::ops::Range;
+
 use super::block::QUERIES;
 use super::{AttnArgs, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
-use crate::cpu::pair::{Pair, tile_sums, twice_part};
+use crate::cpu::pair::Pair;
 use crate::cpu::weight::Elem;
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
 /// How far prefetches run ahead: the memory takes longer to answer than a page of one head to be computed.
+const AHEAD_BYTES: usize = 10 * 1024;
+/// Fewest pages of a head that is.
 const PAGES_AHEAD: usize = 3;
 
 type Scores = [[f32; SEGMENT_TOKENS]; QUERIES];
@@ -26,8 +30,8 @@ pub(super) struct Tile<'a, const C: usize> {
     pub(super) pages: &'a [u32],
     /// The pages behind the segment.
     pub(super) next: &'a [u32],
-    /// Positions that are seen.
-    pub(super) count: usize,
+    /// Positions of the segment that each query sees, ascending.
+    pub(super) seen: [usize; C],
     /// Elements of a vector.
     pub(super) d: usize,
     /// `d` readable values each.
@@ -49,7 +53,8 @@ impl<const C: usize> Tile<'_, C> {
         if self.ahead == Ahead::Off {
             return None;
         }
-        let at = index + PAGES_AHEAD;
+        let page = PAGE_TOKENS * self.d * self.args.kv.layout().dtype.size();
+        let at = index + (AHEAD_BYTES / page).max(PAGES_AHEAD);
         let (pages, half) = match (at.checked_sub(self.pages.len()), half) {
             (None, half) => return Some(self.rows(self.pages[at], half)),
             (Some(at), Half::Key) => (self.pages.get(at), Half::Value),
@@ -58,39 +63,38 @@ impl<const C: usize> Tile<'_, C> {
         pages.map(|page| self.rows(*page, half))
     }
 
-    /// Fills `scores[c][..count]`; what lies behind, up to the end of a page, is meaningless.
+    /// Fills `scores[c][..seen[c]]`; what lies behind, up to the end of four pages, is meaningless.
     #[inline(always)]
     pub(super) fn score<V: Lanes, E: Elem>(&self, scores: &mut Scores) {
-        match V::REGISTERS {
-            Registers::Unknown => self.score_by::<V, E, 1>(scores),
-            Registers::Sixteen => self.score_by::<V, E, 2>(scores),
-            Registers::ThirtyTwo => self.score_by::<V, E, 4>(scores),
+        // As many accumulators as there are registers for, and no fewer than hide the latency of a multiply-add.
+        match (V::REGISTERS, C) {
+            (Registers::ThirtyTwo, 1) => self.score_by::<V, E, 4, 4>(scores),
+            (Registers::ThirtyTwo, 2 | 3) => self.score_by::<V, E, 4, 2>(scores),
+            (Registers::ThirtyTwo, _) => self.score_by::<V, E, 4, 1>(scores),
+            (Registers::Sixteen, 1) => self.score_by::<V, E, 2, 2>(scores),
+            (Registers::Sixteen | Registers::Unknown, _) => self.score_by::<V, E, 2, 1>(scores),
         }
     }
 
-    /// In tiles of `R` pairs of keys.
+    /// `R` pages and `L` lanes at a time.
     #[inline(always)]
-    fn score_by<V: Lanes, E: Elem, const R: usize>(&self, scores: &mut Scores) {
-        let row = self.d * E::SIZE;
-        for (i, page) in self.pages.iter().enumerate() {
-            let keys = self.rows(*page, Half::Key);
-            let next = self.ahead(i, Half::Key);
-            let slots = (self.count - i * PAGE_TOKENS).min(PAGE_TOKENS);
-            for slot in (0..slots).step_by(2 * R) {
-                if let Some(rows) = next {
-                    ask::<V>(rows.wrapping_add(slot * row), 2 * R * row);
-                }
-                // SAFETY: 2 R slots of this head from `slot` on lie in the page; q holds `d` values each.
-                let acc: [[V::Pair; C]; R] =
-                    unsafe { dots::<V, E, R, C>(keys.add(slot * row), &self.q, self.d) };
-                let all = tile_sums(&acc);
+    fn score_by<V: Lanes, E: Elem, const L: usize, const R: usize>(&self, scores: &mut Scores) {
+        let (last, scale) = (self.pages.len() - 1, V::Pair::splat(self.args.scale));
+        for i in (0..=last).step_by(R) {
+            let mut keys = [Keys { at: std::ptr::null(), next: None }; R];
+            for r in 0..R {
+                // The last page stands for those that are not there.
+                let page = (i + r).min(last);
+                keys[r] =
+                    Keys { at: self.rows(self.pages[page], Half::Key), next: self.ahead(i + r, Half::Key) };
+            }
+            // SAFETY: each page has `d` elements of sixteen keys of this head, and q holds `d` values each.
+            let sums: [[V::Pair; C]; R] = unsafe { dots::<V, E, L, R, C>(&keys, &self.q, self.d) };
+            for r in 0..R {
                 for c in 0..C {
-                    let sums = all[c];
-                    let out = &mut scores[c][i * PAGE_TOKENS + slot..][..2 * R];
-                    for r in 0..R {
-                        out[2 * r] = sums[r][0] * self.args.scale;
-                        out[2 * r + 1] = sums[r][1] * self.args.scale;
-                    }
+                    let out = &mut scores[c][(i + r) * PAGE_TOKENS..][..PAGE_TOKENS];
+                    // SAFETY: `out` holds sixteen values.
+                    unsafe { sums[r][c].mul(scale).write(out.as_mut_ptr()) };
                 }
             }
         }
@@ -135,18 +139,12 @@ impl<const C: usize> Tile<'_, C> {
         for (i, page) in self.pages.iter().enumerate() {
             let values = self.rows(*page, Half::Value);
             let next = self.ahead(i, Half::Value);
-            for slot in 0..(self.count - i * PAGE_TOKENS).min(PAGE_TOKENS) {
+            for slot in 0..self.seen[0].saturating_sub(i * PAGE_TOKENS).min(PAGE_TOKENS) {
                 if let Some(next) = next {
                     ask::<V>(next.wrapping_add(slot * row + d * E::SIZE), 16 * W * E::SIZE);
                 }
-                let mut vs = [V::Pair::zero(); W];
-                for w in 0..W {
-                    // SAFETY: sixteen elements from d + 16 w on lie in the slot's vector.
-                    vs[w] = unsafe {
-                        let p = values.add(slot * row + (d + 16 * w) * E::SIZE);
-                        E::load_pair(p, p.add(8 * E::SIZE))
-                    };
-                }
+                // SAFETY: sixteen elements from d + 16 w on lie in the slot's vector.
+                let vs = unsafe { sixteens::<V, E, W>(values.add(slot * row + d * E::SIZE)) };
                 for c in 0..C {
                     let weight = V::Pair::splat(scores[c][i * PAGE_TOKENS + slot]);
                     for w in 0..W {
@@ -155,18 +153,53 @@ impl<const C: usize> Tile<'_, C> {
                 }
             }
         }
+        // Through memory: an index that the compiler does not know would keep all accumulators there, in the loop above too.
+        let mut sums = [[[0.0f32; 16]; W]; C];
+        for c in 0..C {
+            for w in 0..W {
+                // SAFETY: there are sixteen.
+                unsafe { acc[c][w].write(sums[c][w].as_mut_ptr()) };
+            }
+        }
+        for c in 1..C {
+            self.later::<V, E, W>(d, self.seen[0]..self.seen[c], &scores[c], &mut sums[c]);
+        }
         for c in 0..C {
             for w in 0..W {
                 // SAFETY: sixteen elements from d + 16 w on lie in the query's `d` values.
                 unsafe {
-                    let out = self.out[c].add(d + 16 * w);
+                    let (sum, out) = (V::Pair::read(sums[c][w].as_ptr()), self.out[c].add(d + 16 * w));
                     match fold {
-                        None => acc[c][w].write(out),
+                        None => sum.write(out),
                         Some(fold) => {
                             let (a, b) = (V::Pair::splat(fold[c].0), V::Pair::splat(fold[c].1));
-                            V::Pair::read(out).mul_add(a, acc[c][w].mul(b)).write(out);
+                            V::Pair::read(out).mul_add(a, sum.mul(b)).write(out);
                         }
                     }
+                }
+            }
+        }
+    }
+
+    /// Adds the weighted values of positions that not all queries see.
+    #[inline(always)]
+    fn later<V: Lanes, E: Elem, const W: usize>(
+        &self,
+        d: usize,
+        positions: Range<usize>,
+        weights: &[f32; SEGMENT_TOKENS],
+        sums: &mut [[f32; 16]; W],
+    ) {
+        for j in positions {
+            let values = self.rows(self.pages[j / PAGE_TOKENS], Half::Value);
+            let weight = V::Pair::splat(weights[j]);
+            // SAFETY: sixteen elements from d + 16 w on lie in the slot's vector, and in a row of sums.
+            unsafe {
+                let slot = values.add((j % PAGE_TOKENS * self.d + d) * E::SIZE);
+                let vs = sixteens::<V, E, W>(slot);
+                for w in 0..W {
+                    let sum = sums[w].as_mut_ptr();
+                    weight.mul_add(vs[w], V::Pair::read(sum)).write(sum);
                 }
             }
         }
@@ -179,7 +212,7 @@ impl<const C: usize> Tile<'_, C> {
             let mut acc = 0.0f32;
             for (i, page) in self.pages.iter().enumerate() {
                 let values = self.rows(*page, Half::Value);
-                for slot in 0..(self.count - i * PAGE_TOKENS).min(PAGE_TOKENS) {
+                for slot in 0..self.seen[c].saturating_sub(i * PAGE_TOKENS).min(PAGE_TOKENS) {
                     // SAFETY: element d lies in the slot's vector.
                     let value = unsafe { E::load_one(values.add((slot * self.d + d) * E::SIZE)) };
                     acc = scores[c][i * PAGE_TOKENS + slot].mul_add(value, acc);
@@ -192,6 +225,23 @@ impl<const C: usize> Tile<'_, C> {
     }
 }
 
+/// `16 W` elements.
+///
+/// # Safety
+/// They must be readable at `p`.
+#[inline(always)]
+unsafe fn sixteens<V: Lanes, E: Elem, const W: usize>(p: *const u8) -> [V::Pair; W] {
+    let mut vs = [V::Pair::zero(); W];
+    for w in 0..W {
+        // SAFETY: as the caller grants.
+        vs[w] = unsafe {
+            let p = p.add(16 * w * E::SIZE);
+            E::load_pair(p, p.add(8 * E::SIZE))
+        };
+    }
+    vs
+}
+
 /// Asks for the lines of `bytes` bytes from `at` on.
 #[inline(always)]
 fn ask<V: Lanes>(at: *const u8, bytes: usize) {
@@ -200,40 +250,99 @@ fn ask<V: Lanes>(at: *const u8, bytes: usize) {
     }
 }
 
-/// The accumulators of `R` pairs of keys by `C` queries.
+/// The keys of a page, and what is to be prefetched meanwhile.
+#[derive(Clone, Copy)]
+struct Keys {
+    at: *const u8,
+    next: Option<*const u8>,
+}
+
+/// The dot products of the sixteen keys of each of `R` pages with `C` queries. A register holds one element of sixteen keys:
+/// the eight lanes of a dot product are eight registers, of which `L`, 2 or 4, are computed at a time, and joining them takes
+/// seven additions.
 ///
 /// # Safety
-/// `2 R` vectors of `d` elements of type `E` must be readable at `keys`, one after the other, and `d` f32 at each query.
+/// Pages must hold `d` elements of sixteen keys, `[element][slot]`, and each query `d` f32.
 #[inline(always)]
-unsafe fn dots<V: Lanes, E: Elem, const R: usize, const C: usize>(
-    keys: *const u8,
+unsafe fn dots<V: Lanes, E: Elem, const L: usize, const R: usize, const C: usize>(
+    keys: &[Keys; R],
     q: &[*const f32; C],
     d: usize,
 ) -> [[V::Pair; C]; R] {
-    let mut acc = [[V::Pair::zero(); C]; R];
-    let row = d * E::SIZE;
-    let mut k = 0;
-    while k < d {
-        let n = (d - k).min(8);
-        let mut qs = [V::Pair::zero(); C];
-        for c in 0..C {
-            // SAFETY: n elements are left in each query.
-            qs[c] = unsafe {
-                let p = q[c].add(k);
-                if n == 8 { V::Pair::twice(p) } else { twice_part(p, n) }
+    // Neighbours are joined, then pairs of neighbours, then the two halves.
+    const LANES: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
+    let mut halves = [[[V::Pair::zero(); C]; R]; 2];
+    for half in 0..2 {
+        for group in 0..4 / L {
+            let first = 4 * half + L * group;
+            // SAFETY: as the caller grants.
+            let acc: [[[V::Pair; C]; R]; L] = unsafe {
+                let mut lanes = [0; L];
+                lanes.copy_from_slice(&LANES[first..first + L]);
+                some_lanes::<V, E, L, R, C>(keys, q, d, lanes, first)
             };
-        }
-        for r in 0..R {
-            // SAFETY: n elements are left in each key.
-            let pair: V::Pair = unsafe {
-                let a = keys.add(2 * r * row + k * E::SIZE);
-                if n == 8 { E::load_pair(a, a.add(row)) } else { E::load_pair_part(a, a.add(row), n) }
-            };
-            for c in 0..C {
-                acc[r][c] = pair.mul_add(qs[c], acc[r][c]);
+            for r in 0..R {
+                for c in 0..C {
+                    let mut sum = acc[0][r][c].add(acc[1][r][c]);
+                    if L == 4 {
+                        sum = sum.add(acc[2 % L][r][c].add(acc[3 % L][r][c]));
+                    }
+                    halves[half][r][c] = if group == 0 { sum } else { halves[half][r][c].add(sum) };
+                }
             }
         }
-        k += n;
+    }
+    let [mut sums, odd] = halves;
+    for r in 0..R {
+        for c in 0..C {
+            sums[r][c] = sums[r][c].add(odd[r][c]);
+        }
+    }
+    sums
+}
+
+/// Accumulators `[lane][page][query]` of some lanes, `first` after those that had their turn: lane `l` takes the elements
+/// `l, l + 8, ..`.
+///
+/// # Safety
+/// See [`dots`]; lanes are below eight.
+#[inline(always)]
+unsafe fn some_lanes<V: Lanes, E: Elem, const L: usize, const R: usize, const C: usize>(
+    keys: &[Keys; R],
+    q: &[*const f32; C],
+    d: usize,
+    lanes: [usize; L],
+    first: usize,
+) -> [[[V::Pair; C]; R]; L] {
+    let mut acc = [[[V::Pair::zero(); C]; R]; L];
+    let mut k = 0;
+    while k < d {
+        for r in 0..R {
+            if let Some(next) = keys[r].next {
+                // Eight elements lie behind each other in as many parts as lanes take turns.
+                let element = PAGE_TOKENS * E::SIZE;
+                ask::<V>(next.wrapping_add((k + first) * element), L * element);
+            }
+        }
+        for l in 0..L {
+            let k = k + lanes[l];
+            if k >= d {
+                continue;
+            }
+            for r in 0..R {
+                // SAFETY: k < d.
+                let sixteen: V::Pair = unsafe {
+                    let element = keys[r].at.add(k * PAGE_TOKENS * E::SIZE);
+                    E::load_pair(element, element.add(8 * E::SIZE))
+                };
+                for c in 0..C {
+                    // SAFETY: k < d.
+                    let x = V::Pair::splat(unsafe { *q[c].add(k) });
+                    acc[l][r][c] = sixteen.mul_add(x, acc[l][r][c]);
+                }
+            }
+        }
+        k += 8;
     }
     acc
 }
