@@ -9,9 +9,10 @@ use crate::cpu::pair::Pair;
 use crate::cpu::weight::Elem;
 use crate::cpu::{Lanes, PAGE_TOKENS, Registers};
 
-/// How far prefetches run ahead: the memory takes longer to answer than a page of one head to be computed.
+/// How far prefetches run ahead: the memory takes longer to answer than a page of one head to be computed. On Zen 5 both 6
+/// and 20 KiB are a tenth slower over 4,096 positions.
 const AHEAD_BYTES: usize = 10 * 1024;
-/// Fewest pages of a head that is.
+/// Fewest pages of a head that they run ahead.
 const PAGES_AHEAD: usize = 3;
 
 type Scores = [[f32; SEGMENT_TOKENS]; QUERIES];
@@ -46,8 +47,8 @@ impl<const C: usize> Tile<'_, C> {
         self.args.kv.head_rows(page, self.args.layer, half, self.head)
     }
 
-    /// What is read [`PAGES_AHEAD`] pages after page `index` of this half, if it is to be prefetched: all keys come before
-    /// all values.
+    /// What is read [`AHEAD_BYTES`], in whole pages, after page `index` of this half, if it is to be prefetched: all keys come
+    /// before all values.
     #[inline(always)]
     fn ahead(&self, index: usize, half: Half) -> Option<*const u8> {
         if self.ahead == Ahead::Off {
@@ -319,7 +320,7 @@ unsafe fn some_lanes<V: Lanes, E: Elem, const L: usize, const R: usize, const C:
     while k < d {
         for r in 0..R {
             if let Some(next) = keys[r].next {
-                // Eight elements lie behind each other in as many parts as lanes take turns.
+                // Eight elements have as many parts as lanes take turns; each turn asks for one of them.
                 let element = PAGE_TOKENS * E::SIZE;
                 ask::<V>(next.wrapping_add((k + first) * element), L * element);
             }

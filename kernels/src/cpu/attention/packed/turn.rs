@@ -29,8 +29,8 @@ impl Turn<'_> {
             let at = i * PAGE_TOKENS;
             let rows = |half| args.kv.head_rows(*page, args.layer, half, self.block.head);
             let (keys, values) = (rows(Half::Key), rows(Half::Value));
-            // SAFETY: the page holds sixteen vectors of `d` elements each, keys side by side; there is room for a segment of keys, in whole
-            // groups, and of values of `stride` f32.
+            // SAFETY: the page holds sixteen vectors of `d` elements each, keys side by side; there is room for a segment of
+            // keys, in whole groups, and of values of `stride` f32.
             unsafe {
                 let out = self.segment.keys.add(at / GROUP * GROUP * d + at % GROUP);
                 for k in 0..d {
