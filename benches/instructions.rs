@@ -17,6 +17,7 @@ mod scheduler;
 mod text;
 
 /// Counted: callgrind collects inside this function alone.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tokenrouter_counted(work: &mut dyn FnMut()) {
@@ -24,6 +25,7 @@ pub fn tokenrouter_counted(work: &mut dyn FnMut()) {
 }
 
 /// A scenario ends: callgrind writes what it has collected.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tokenrouter_scenario_ends(name: &str, unit: &str, units: u64) {

@@ -25,6 +25,8 @@ use super::{Ctx, KvArena, PAGE_TOKENS, StepTokens, dispatch, part_count, part_ra
 /// Cache positions in a segment.
 pub const SEGMENT_TOKENS: usize = 256;
 const SEGMENT_PAGES: usize = SEGMENT_TOKENS / PAGE_TOKENS;
+/// The order in which the eight lanes of a dot product are joined: neighbours here, then pairs of neighbours, then fours.
+const LANES: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 /// Query heads of a token that go together, and queries (a token's query heads) if keys and values are not [`packed`].
 const GROUP: usize = 32;
 /// Tokens of a row that go together whatever the number of threads: they share what they read.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::softmax::{State, softmax};
-use super::tiles::{Ahead, Tile};
+use super::tiles::{Tile, pages_ahead};
 use super::{AttnArgs, GROUP, SEGMENT_PAGES, SEGMENT_TOKENS};
 use crate::cpu::shared::SharedMut;
 use crate::cpu::weight::{Elem, with_elem};
@@ -50,6 +50,7 @@ impl Block<'_> {
     fn segments<V: Lanes, E: Elem>(self) {
         let mut scores = [[0.0; SEGMENT_TOKENS]; QUERIES];
         let mut states = [State::default(); GROUP];
+        let ahead = pages_ahead(PAGE_TOKENS * self.args.kv.layout().head_dim * E::SIZE);
         let all = self.args.tokens.pages_of(self.tokens.start);
         let all = &all[..self.length(self.tokens.end - 1).div_ceil(PAGE_TOKENS)];
         for (index, pages) in all.chunks(SEGMENT_PAGES).enumerate() {
@@ -60,7 +61,7 @@ impl Block<'_> {
             while self.length(first) <= from {
                 first += 1;
             }
-            self.queries::<V, E>(first, segment, &mut states, &mut scores);
+            self.queries::<V, E>(first, segment, ahead, &mut states, &mut scores);
         }
         let queries = self.tokens.len() * self.count;
         for (query, state) in states[..queries].iter().enumerate() {
@@ -83,7 +84,7 @@ impl Block<'_> {
 
     /// Cached positions that a token sees.
     #[inline(always)]
-    fn length(&self, token: usize) -> usize {
+    pub(super) fn length(&self, token: usize) -> usize {
         self.args.tokens.positions[token] as usize + 1
     }
 
@@ -93,6 +94,7 @@ impl Block<'_> {
         &self,
         token: usize,
         segment: Segment<'_>,
+        ahead: usize,
         states: &mut [State; GROUP],
         scores: &mut [[f32; SEGMENT_TOKENS]; QUERIES],
     ) {
@@ -103,7 +105,7 @@ impl Block<'_> {
             Registers::Sixteen => 3,
             Registers::ThirtyTwo => QUERIES,
         };
-        let (tiles, mut ahead) = (queries.div_ceil(most), Ahead::On);
+        let (tiles, mut ahead) = (queries.div_ceil(most), Some(ahead));
         for i in 0..tiles {
             let (from, to) = (first + queries * i / tiles, first + queries * (i + 1) / tiles);
             let states = &mut states[from..to];
@@ -122,7 +124,7 @@ impl Block<'_> {
                 }
                 _ => {}
             }
-            ahead = Ahead::Off;
+            ahead = None;
         }
     }
 
@@ -131,7 +133,7 @@ impl Block<'_> {
         &self,
         query: usize,
         segment: Segment<'_>,
-        ahead: Ahead,
+        ahead: Option<usize>,
         states: &mut [State],
         scores: &mut [[f32; SEGMENT_TOKENS]; QUERIES],
     ) {

@@ -95,7 +95,7 @@ impl Block<'_> {
         let mut queries = [Query::default(); QUERIES];
         let queries = &mut queries[..self.tokens.len() * self.count];
         for (i, query) in queries.iter_mut().enumerate() {
-            let length = self.args.tokens.positions[self.tokens.start + i / self.count] as usize + 1;
+            let length = self.length(self.tokens.start + i / self.count);
             *query = Query { at: self.at(i), length, ..Query::default() };
         }
         let longest = queries.last().map_or(0, |query| query.length);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::block::QUERIES;
-use super::{AttnArgs, SEGMENT_TOKENS};
+use super::{AttnArgs, LANES, SEGMENT_TOKENS};
 use crate::cpu::kv::Half;
 use crate::cpu::pair::Pair;
 use crate::cpu::weight::Elem;
@@ -17,11 +17,9 @@ const PAGES_AHEAD: usize = 3;
 
 type Scores = [[f32; SEGMENT_TOKENS]; QUERIES];
 
-/// Whether a tile prefetches: the first one that passes a segment does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ahead {
-    On,
-    Off,
+/// How many pages of `bytes` bytes of a head prefetches run ahead.
+pub(super) fn pages_ahead(bytes: usize) -> usize {
+    (AHEAD_BYTES / bytes).max(PAGES_AHEAD)
 }
 
 /// `C` queries over a segment.
@@ -39,7 +37,8 @@ pub(super) struct Tile<'a, const C: usize> {
     pub(super) q: [*const f32; C],
     /// `d` writable values each.
     pub(super) out: [*mut f32; C],
-    pub(super) ahead: Ahead,
+    /// Pages that prefetches run ahead: the first tile that passes a segment prefetches, others do not.
+    pub(super) ahead: Option<usize>,
 }
 
 impl<const C: usize> Tile<'_, C> {
@@ -47,15 +46,11 @@ impl<const C: usize> Tile<'_, C> {
         self.args.kv.head_rows(page, self.args.layer, half, self.head)
     }
 
-    /// What is read [`AHEAD_BYTES`], in whole pages, after page `index` of this half, if it is to be prefetched: all keys come
-    /// before all values.
+    /// What is read so many pages after page `index` of this half, if it is to be prefetched: all keys come before all
+    /// values.
     #[inline(always)]
     fn ahead(&self, index: usize, half: Half) -> Option<*const u8> {
-        if self.ahead == Ahead::Off {
-            return None;
-        }
-        let page = PAGE_TOKENS * self.d * self.args.kv.layout().dtype.size();
-        let at = index + (AHEAD_BYTES / page).max(PAGES_AHEAD);
+        let at = index + self.ahead?;
         let (pages, half) = match (at.checked_sub(self.pages.len()), half) {
             (None, half) => return Some(self.rows(self.pages[at], half)),
             (Some(at), Half::Key) => (self.pages.get(at), Half::Value),
@@ -270,8 +265,6 @@ unsafe fn dots<V: Lanes, E: Elem, const L: usize, const R: usize, const C: usize
     q: &[*const f32; C],
     d: usize,
 ) -> [[V::Pair; C]; R] {
-    // Neighbours are joined, then pairs of neighbours, then the two halves.
-    const LANES: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
     let mut halves = [[[V::Pair::zero(); C]; R]; 2];
     for half in 0..2 {
         for group in 0..4 / L {

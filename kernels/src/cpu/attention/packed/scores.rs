@@ -3,10 +3,8 @@
 use std::mem::MaybeUninit;
 
 use super::{GROUP, SEGMENT_TOKENS};
+use crate::cpu::attention::LANES;
 use crate::cpu::pair::Pair;
-
-/// In this order neighbours, pairs of neighbours and fours are joined.
-const LANES: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 
 /// Writes the dot products, times `scale`, of `16 R` keys and `C` queries. Register `r` of the accumulators of lane `l`
 /// takes the elements `l, l + 8, ..` of sixteen keys.
