@@ -182,6 +182,12 @@ impl Pair for Zmm {
     }
 
     #[inline(always)]
+    fn crossed(self) -> Self {
+        // SAFETY: register-only instruction; the features were checked before `run`.
+        Zmm(unsafe { _mm512_shuffle_f32x4::<0x4e>(self.0, self.0) })
+    }
+
+    #[inline(always)]
     fn add(self, b: Self) -> Self {
         // SAFETY: register-only instruction; the features were checked before `run`.
         Zmm(unsafe { _mm512_add_ps(self.0, b.0) })

@@ -6,11 +6,14 @@
 //! ([`Reduce::Segments2`]), one that holds a quarter a single segment, and [`fold`] joins them.
 //!
 //! A few activations meet the weights as they lie in memory ([`direct`]), read as eight long streams; for more, a block of
-//! weight rows is first turned into f32 that stays in the first-level cache while all activations pass by ([`packed`]).
+//! weight rows is first turned into f32 that stays in the first-level cache while all activations pass by ([`packed`]). Some
+//! processors are faster at both with two activations to a register ([`crossed`]).
 //! While a block is read, what comes next is prefetched.
 
+mod crossed;
 mod direct;
 mod int8;
+mod meet;
 mod packed;
 mod part;
 mod stored;
@@ -89,12 +92,12 @@ pub fn linear<'a>(
     }
     let blocks = n.div_ceil(ROWS);
     let parts = part_count(&ctx, blocks, t.saturating_mul(n).saturating_mul(k));
-    let (out, eights) = (SharedMut::new(out), ctx.isa.eights());
+    let (out, crosses) = (SharedMut::new(out), ctx.isa.crosses());
     ctx.workers.run(parts, &|part| {
         let range = part_range(blocks, parts, part);
         let first = range.start * ROWS;
         let end = (range.end * ROWS).min(n);
-        Part { isa: ctx.isa, eights, x, w, bias, reduce, out: &out, t, first, end }.run();
+        Part { isa: ctx.isa, crosses, x, w, bias, reduce, out: &out, t, first, end }.run();
     });
 }
 
@@ -147,7 +150,8 @@ pub fn fold(ctx: Ctx<'_>, partial: &[&[f32]], bias: Option<WeightRef<'_>>, n: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Isa;
+    use crate::DType;
+    use crate::cpu::{Int8Ref, Isa, WorkerGroup, quantise};
 
     #[test]
     fn borders_are_rounded_down_quarters() {
@@ -157,35 +161,51 @@ mod tests {
         }
     }
 
-    /// Both ways on every machine, whatever its processor prefers.
+    /// Both ways on every machine, whatever its processor prefers: all numbers of activations up to a few tiles, with rows that
+    /// are no whole block and columns that are no whole step.
     #[test]
-    fn tiles_of_eight_change_no_bit() {
-        let (n, k) = (45, 330);
-        let value = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 7 & 0xff) as f32 / 64.0 - 2.0;
-        let weights: Vec<u8> = (0..n * k).flat_map(|i| value(i).to_le_bytes()).collect();
-        let w = WeightRef::new(crate::DType::F32, n, k, &weights).expect("lengths");
-        for t in 6..=24 {
-            let x: Vec<f32> = (0..t * k).map(|i| value(i + 7)).collect();
-            let [with, without] = [true, false].map(|eights| {
-                let mut out = vec![f32::NAN; t * n];
-                let shared = SharedMut::new(&mut out);
-                let (isa, reduce) = (Isa::fastest(), Reduce::Whole);
-                Part {
-                    isa,
-                    eights,
-                    x: &x,
-                    w: w.into(),
-                    bias: None,
-                    reduce,
-                    out: &shared,
-                    t,
-                    first: 0,
-                    end: n,
+    fn crossed_weights_change_no_bit() {
+        let workers = WorkerGroup::new("crossed", 1).expect("one thread");
+        let ctx = Ctx { isa: Isa::fastest(), workers: &workers };
+        for (n, k, reduce) in
+            [(45, 330, Reduce::Whole), (40, 352, Reduce::Segments4), (300, 192, Reduce::Segments2)]
+        {
+            let values: Vec<f32> = (0..n * k).map(value).collect();
+            let as_f32: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+            let as_f16: Vec<u8> = values.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
+            let as_bf16: Vec<u8> =
+                values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
+            let stored = |dtype, bytes| WeightRef::new(dtype, n, k, bytes).expect("lengths");
+            let mut as_int8 = vec![0; Int8Ref::bytes(n, k).expect("a size")];
+            quantise(ctx, stored(DType::F32, &as_f32), &mut as_int8).expect("numbers");
+            let all = [
+                Matrix::from(stored(DType::F32, &as_f32)),
+                Matrix::from(stored(DType::F16, &as_f16)),
+                Matrix::from(stored(DType::Bf16, &as_bf16)),
+                Matrix::Int8(Int8Ref::new(n, k, &as_int8).expect("lengths")),
+            ];
+            for (form, w) in all.into_iter().enumerate() {
+                for t in (1..=24).chain([67]) {
+                    let [with, without] = [true, false].map(|crosses| product(w, reduce, t, crosses));
+                    assert!(
+                        with == without && !with.iter().any(|x| x.is_nan()),
+                        "form {form}, T {t}, {reduce:?}"
+                    );
                 }
-                .run();
-                out
-            });
-            assert!(with == without && !with.iter().any(|x| x.is_nan()), "T {t}");
+            }
         }
+    }
+
+    fn value(i: usize) -> f32 {
+        (i.wrapping_mul(0x9e37_79b9) >> 7 & 0xff) as f32 / 64.0 - 2.0
+    }
+
+    fn product(w: Matrix<'_>, reduce: Reduce, t: usize, crosses: bool) -> Vec<f32> {
+        let x: Vec<f32> = (0..t * w.cols()).map(|i| value(i + 7)).collect();
+        let mut out = vec![f32::NAN; t * w.rows()];
+        let shared = SharedMut::new(&mut out);
+        let isa = Isa::fastest();
+        Part { isa, crosses, x: &x, w, bias: None, reduce, out: &shared, t, first: 0, end: w.rows() }.run();
+        out
     }
 }

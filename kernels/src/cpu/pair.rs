@@ -56,6 +56,8 @@ pub(crate) trait Pair: Copy {
     /// # Safety
     /// Sixteen f32 must be writable at `p`.
     unsafe fn write(self, p: *mut f32);
+    /// The groups in each other's place.
+    fn crossed(self) -> Self;
     fn add(self, b: Self) -> Self;
     fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
@@ -179,6 +181,11 @@ impl<V: Lanes> Pair for Two<V> {
             self.0.store(p);
             self.1.store(p.add(8));
         }
+    }
+
+    #[inline(always)]
+    fn crossed(self) -> Self {
+        Two(self.1, self.0)
     }
 
     #[inline(always)]

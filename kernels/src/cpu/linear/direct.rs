@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::meet::{Activations, Meet, Twice};
 use super::part::{Ahead, Part, ROWS, Rows, WIDE, flat, flat_mut, join, tile_range};
-use super::stored::{Activations, Columns, Stored, with_stored};
-use crate::cpu::pair::{Pair, tile_sums, twice_part};
+use super::stored::{Columns, Stored, with_stored};
+use crate::cpu::pair::{Pair, tile_sums};
 use crate::cpu::weight::Elem;
 use crate::cpu::{Kernel, Lanes, Registers};
 
@@ -96,7 +97,7 @@ impl Direct<'_> {
         let t = self.0.t;
         match V::REGISTERS {
             // Eight meet half of the rows at a time, so the weights are widened once for all of them.
-            Registers::ThirtyTwo if self.0.eights && t.is_multiple_of(8) => t / 8,
+            Registers::ThirtyTwo if t.is_multiple_of(8) => t / 8,
             Registers::ThirtyTwo | Registers::Sixteen => t.div_ceil(WIDE),
             Registers::Unknown => t,
         }
@@ -151,7 +152,13 @@ impl Direct<'_> {
             // `Part::fits_direct`.
             let acc = unsafe {
                 let x = Activations { at: part.x.as_ptr().add(t * k), stride: k };
-                S::products::<V, R, C>(part.w.address(rows.first), apart, x, Columns { from, to }, ahead)
+                S::products::<V, Twice, R, C>(
+                    part.w.address(rows.first),
+                    apart,
+                    x,
+                    Columns { from, to },
+                    ahead,
+                )
             };
             let sums = tile_sums(&acc);
             join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
@@ -162,19 +169,19 @@ impl Direct<'_> {
     }
 }
 
-/// The accumulators of `R` pairs of weight rows by `C` activations over `len` elements.
+/// The accumulators of `R` pairs of weight rows by `C` columns of activations over `len` elements.
 ///
 /// # Safety
-/// `2 R` rows of type `E`, `apart` bytes apart, must have `len` readable elements at `w`, and so must `C` activations.
+/// `2 R` rows of type `E`, `apart` bytes apart, must have `len` readable elements at `w`, and so must the activations.
 #[inline(always)]
-pub(super) unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>(
+pub(super) unsafe fn products<V: Lanes, E: Elem, M: Meet<V::Pair>, const R: usize, const C: usize>(
     w: *const u8,
     apart: usize,
     x: Activations,
     len: usize,
     ahead: Ahead,
-) -> [[V::Pair; C]; R] {
-    let mut acc = [[V::Pair::zero(); C]; R];
+) -> [[M::Sums; C]; R] {
+    let mut acc = [[M::zero(); C]; R];
     let mut k = 0;
     while k + 16 <= len {
         if k.is_multiple_of(32) {
@@ -191,9 +198,9 @@ pub(super) unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>
         for half in 0..2 {
             for c in 0..C {
                 // SAFETY: k + 16 <= len elements.
-                let xs = unsafe { V::Pair::twice(x.at.add(c * x.stride + k + 8 * half)) };
+                let xs = unsafe { M::load::<C>(x, c, k + 8 * half) };
                 for r in 0..R {
-                    acc[r][c] = ws[r][half].mul_add(xs, acc[r][c]);
+                    acc[r][c] = M::add(ws[r][half], xs, acc[r][c]);
                 }
             }
         }
@@ -203,14 +210,14 @@ pub(super) unsafe fn products<V: Lanes, E: Elem, const R: usize, const C: usize>
         let n = (len - k).min(8);
         for c in 0..C {
             // SAFETY: n elements are left in each row.
-            let xs: V::Pair = unsafe { twice_part(x.at.add(c * x.stride + k), n) };
+            let xs = unsafe { M::load_part::<C>(x, c, k, n) };
             for r in 0..R {
                 // SAFETY: n elements are left in each row.
                 let ws: V::Pair = unsafe {
                     let a = w.add(2 * r * apart + k * E::SIZE);
                     E::load_pair_part(a, a.add(apart), n)
                 };
-                acc[r][c] = ws.mul_add(xs, acc[r][c]);
+                acc[r][c] = M::add(ws, xs, acc[r][c]);
             }
         }
         k += n;

@@ -1,10 +1,11 @@
 //! Products with 8-bit weights: the tiles of [`super::direct`] and the stretches of [`super::packed`], block by block.
 
+use super::meet::{Activations, Meet};
 use super::part::Ahead;
-use super::stored::{Activations, Columns};
+use super::stored::Columns;
 use crate::cpu::Lanes;
 use crate::cpu::int8::{BLOCK, SCALE_BYTES, ZERO, block_at, weight};
-use crate::cpu::pair::{Pair, twice_part};
+use crate::cpu::pair::Pair;
 
 /// `2^15 + 128`: what [`Pair::load_bytes_twice`] makes of the number 0.
 const OFFSET: f32 = 32_896.0;
@@ -71,32 +72,32 @@ unsafe fn part_of(p: *const u8, n: usize) -> [u8; 16] {
 /// # Safety
 /// As there.
 #[inline(always)]
-pub(super) unsafe fn products<V: Lanes, const R: usize, const C: usize>(
+pub(super) unsafe fn products<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
     w: *const u8,
     apart: usize,
     x: Activations,
     Columns { from, to }: Columns,
     ahead: Ahead,
-) -> [[V::Pair; C]; R] {
+) -> [[M::Sums; C]; R] {
     debug_assert!(from.is_multiple_of(8));
-    let mut acc = [[V::Pair::zero(); C]; R];
+    let mut acc = [[M::zero(); C]; R];
     let loads = V::Pair::byte_loads();
     let rows = Rows { w, apart, x };
     let mut k = from;
     // SAFETY: the columns lie in all rows and in the activations.
     unsafe {
         while k < to && !k.is_multiple_of(BLOCK) {
-            k += rows.less::<V, R, C>(&mut acc, loads, k, to - k);
+            k += rows.less::<V, M, R, C>(&mut acc, loads, k, to - k);
         }
         while k + BLOCK <= to {
             ahead.ask::<V>(block_at(k), 1);
             let scales = rows.scales::<V::Pair, R>(loads, k);
-            rows.half::<V, R, C>(&mut acc, loads, &scales, k);
-            rows.half::<V, R, C>(&mut acc, loads, &scales, k + BLOCK / 2);
+            rows.half::<V, M, R, C>(&mut acc, loads, &scales, k);
+            rows.half::<V, M, R, C>(&mut acc, loads, &scales, k + BLOCK / 2);
             k += BLOCK;
         }
         while k < to {
-            k += rows.less::<V, R, C>(&mut acc, loads, k, to - k);
+            k += rows.less::<V, M, R, C>(&mut acc, loads, k, to - k);
         }
     }
     acc
@@ -133,9 +134,9 @@ impl Rows {
     /// # Safety
     /// `2 R` rows and `C` activations must have it whole.
     #[inline(always)]
-    unsafe fn half<V: Lanes, const R: usize, const C: usize>(
+    unsafe fn half<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
         &self,
-        acc: &mut [[V::Pair; C]; R],
+        acc: &mut [[M::Sums; C]; R],
         loads: <V::Pair as Pair>::ByteLoads,
         scales: &[Scales<V::Pair>; R],
         k: usize,
@@ -151,9 +152,9 @@ impl Rows {
         for step in 0..2 {
             for c in 0..C {
                 // SAFETY: the activation has 16 values from k on.
-                let xs = unsafe { V::Pair::twice(self.x.at.add(c * self.x.stride + k + 8 * step)) };
+                let xs = unsafe { M::load::<C>(self.x, c, k + 8 * step) };
                 for r in 0..R {
-                    acc[r][c] = ws[r][step].mul_add(xs, acc[r][c]);
+                    acc[r][c] = M::add(ws[r][step], xs, acc[r][c]);
                 }
             }
         }
@@ -165,9 +166,9 @@ impl Rows {
     /// # Safety
     /// `2 R` rows and `C` activations must have the columns that are left.
     #[inline(always)]
-    unsafe fn less<V: Lanes, const R: usize, const C: usize>(
+    unsafe fn less<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
         &self,
-        acc: &mut [[V::Pair; C]; R],
+        acc: &mut [[M::Sums; C]; R],
         loads: <V::Pair as Pair>::ByteLoads,
         k: usize,
         left: usize,
@@ -176,7 +177,7 @@ impl Rows {
             // SAFETY: half a block is left.
             unsafe {
                 let scales = self.scales::<V::Pair, R>(loads, k);
-                self.half::<V, R, C>(acc, loads, &scales, k);
+                self.half::<V, M, R, C>(acc, loads, &scales, k);
             }
             return 16;
         }
@@ -191,9 +192,9 @@ impl Rows {
         }
         for c in 0..C {
             // SAFETY: the activation has n values from k on.
-            let xs: V::Pair = unsafe { twice_part(self.x.at.add(c * self.x.stride + k), n) };
+            let xs = unsafe { M::load_part::<C>(self.x, c, k, n) };
             for r in 0..R {
-                acc[r][c] = ws[r].mul_add(xs, acc[r][c]);
+                acc[r][c] = M::add(ws[r], xs, acc[r][c]);
             }
         }
         n

@@ -1,6 +1,7 @@
 //! The outputs of a product that fall to one thread, and which way they are computed.
 
 use super::Reduce;
+use super::crossed::{self, Crossed};
 use super::direct::Direct;
 use crate::cpu::shared::SharedMut;
 use crate::cpu::{Isa, Lanes, Matrix, Registers, WeightRef, dispatch};
@@ -11,8 +12,6 @@ pub(super) const ROWS: usize = 8;
 pub(super) const WIDE: usize = 6;
 /// Up to so many activations meet the weights as they lie; for more it pays to turn weights into f32 first.
 const DIRECT: usize = 16;
-/// The same where a tile of eight activations does not pay.
-const DIRECT_WITHOUT_EIGHTS: usize = 12;
 /// The same with 16 registers, where a tile has fewer weight rows and turning costs more of them.
 const DIRECT_SIXTEEN: usize = 48;
 /// 8-bit weights take more instructions to turn, so it pays to do it once.
@@ -22,8 +21,8 @@ const DIRECT_SIXTEEN_INT8: usize = 12;
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) isa: Isa,
-    /// See [`Isa::eights`].
-    pub(super) eights: bool,
+    /// See [`Isa::crosses`].
+    pub(super) crosses: bool,
     pub(super) x: &'a [f32],
     pub(super) w: Matrix<'a>,
     pub(super) bias: Option<WeightRef<'a>>,
@@ -41,10 +40,11 @@ impl Part<'_> {
             (Registers::Unknown, _) => usize::MAX,
             (Registers::Sixteen, Matrix::Stored(_)) => DIRECT_SIXTEEN,
             (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
-            (Registers::ThirtyTwo, _) if self.eights => DIRECT,
-            (Registers::ThirtyTwo, _) => DIRECT_WITHOUT_EIGHTS,
+            (Registers::ThirtyTwo, _) => DIRECT,
         };
-        if self.t <= direct && self.fits_direct() {
+        if self.crosses && crossed::pays(self.t, self.w.cols()) && self.fits_crossed() {
+            dispatch(self.isa, Crossed(self));
+        } else if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
         } else {
             self.packed();
@@ -60,6 +60,12 @@ impl Part<'_> {
             Matrix::Stored(_) => self.end - self.first >= ROWS,
             Matrix::Int8(_) => borders[..segments].iter().all(|k| k.is_multiple_of(8)),
         }
+    }
+
+    /// The same with two activations to a register, which are packed in steps of eight columns.
+    fn fits_crossed(&self) -> bool {
+        let (borders, segments) = self.reduce.borders(self.w.cols());
+        borders[..segments].iter().all(|k| k.is_multiple_of(8)) && self.fits_direct()
     }
 
     /// Rows of a plane, if most of the part's rows are taken as [`ROWS`] planes, one row of each at a time: an odd number,
@@ -100,9 +106,9 @@ impl Part<'_> {
         }
         // SAFETY: output columns `row .. row + rows`, up to `end`, belong to this part alone.
         let out = unsafe { self.out.part(t * self.w.rows() + row, rows) };
-        if rows == ROWS {
+        if rows == values.len() {
             // A length that the compiler knows is copied without a call.
-            out[..ROWS].copy_from_slice(&values[..ROWS]);
+            out[..values.len()].copy_from_slice(values);
         } else {
             out.copy_from_slice(&values[..rows]);
         }
@@ -194,7 +200,17 @@ impl Ahead {
     /// Asks for the lines of 32 elements of `size` bytes from element `k` of each row on.
     #[inline(always)]
     pub(super) fn ask<V: Lanes>(&self, k: usize, size: usize) {
-        for r in 0..self.rows {
+        // A count that the compiler knows costs no loop, and with eight activations 7 % less time.
+        match self.rows {
+            ROWS => self.ask_rows::<V>(ROWS, k, size),
+            4 => self.ask_rows::<V>(4, k, size),
+            rows => self.ask_rows::<V>(rows, k, size),
+        }
+    }
+
+    #[inline(always)]
+    fn ask_rows<V: Lanes>(&self, rows: usize, k: usize, size: usize) {
+        for r in 0..rows {
             let line = self.at.wrapping_add(r * self.stride + k * size);
             V::prefetch(line);
             if size == 4 {

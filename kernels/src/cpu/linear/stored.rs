@@ -2,6 +2,7 @@
 
 use super::direct::products;
 use super::int8;
+use super::meet::{Activations, Meet};
 use super::packed::pack_pair;
 use super::part::Ahead;
 use crate::cpu::Lanes;
@@ -14,30 +15,24 @@ pub(super) struct Columns {
     pub(super) to: usize,
 }
 
-/// The activations of a tile: rows of f32, `stride` values from one to the next.
-#[derive(Clone, Copy)]
-pub(super) struct Activations {
-    pub(super) at: *const f32,
-    pub(super) stride: usize,
-}
-
 /// A form of weights, known at compile time.
 pub(super) trait Stored {
     /// Whether rows of zeros fill the last block.
     const WHOLE_BLOCKS: bool;
 
-    /// The accumulators of `R` pairs of weight rows by `C` activations over some columns; `ahead` are the next rows.
+    /// The accumulators of `R` pairs of weight rows by `C` columns of activations over some columns of weights; `ahead` are
+    /// the next rows.
     ///
     /// # Safety
-    /// The columns must be readable in `2 R` rows of weights, which begin at `w`, `apart` bytes apart, and in `C` activations.
-    /// 8-bit weights: a multiple of 8 as the first column.
-    unsafe fn products<V: Lanes, const R: usize, const C: usize>(
+    /// The columns must be readable in `2 R` rows of weights, which begin at `w`, `apart` bytes apart, and in the activations.
+    /// 8-bit weights, and two activations to a column: a multiple of 8 as the first column.
+    unsafe fn products<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
         w: *const u8,
         apart: usize,
         x: Activations,
         columns: Columns,
         ahead: Ahead,
-    ) -> [[V::Pair; C]; R];
+    ) -> [[M::Sums; C]; R];
 
     /// Writes the columns of a pair of rows as f32, eight of each row to a step, steps `apart` values apart, and zeros behind
     /// the last column.
@@ -51,23 +46,17 @@ impl<E: Elem> Stored for E {
     const WHOLE_BLOCKS: bool = false;
 
     #[inline(always)]
-    unsafe fn products<V: Lanes, const R: usize, const C: usize>(
+    unsafe fn products<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
         w: *const u8,
         apart: usize,
         x: Activations,
         Columns { from, to }: Columns,
         ahead: Ahead,
-    ) -> [[V::Pair; C]; R] {
+    ) -> [[M::Sums; C]; R] {
         let at = from * E::SIZE;
         // SAFETY: `to - from` elements of each row are left from `from` on.
         unsafe {
-            products::<V, E, R, C>(
-                w.add(at),
-                apart,
-                Activations { at: x.at.add(from), ..x },
-                to - from,
-                ahead.from(at),
-            )
+            products::<V, E, M, R, C>(w.add(at), apart, M::from::<C>(x, from), to - from, ahead.from(at))
         }
     }
 
@@ -91,15 +80,15 @@ impl Stored for Int8 {
     const WHOLE_BLOCKS: bool = true;
 
     #[inline(always)]
-    unsafe fn products<V: Lanes, const R: usize, const C: usize>(
+    unsafe fn products<V: Lanes, M: Meet<V::Pair>, const R: usize, const C: usize>(
         w: *const u8,
         apart: usize,
         x: Activations,
         columns: Columns,
         ahead: Ahead,
-    ) -> [[V::Pair; C]; R] {
+    ) -> [[M::Sums; C]; R] {
         // SAFETY: as the caller grants.
-        unsafe { int8::products::<V, R, C>(w, apart, x, columns, ahead) }
+        unsafe { int8::products::<V, M, R, C>(w, apart, x, columns, ahead) }
     }
 
     #[inline(always)]
