@@ -20,6 +20,7 @@ fn pair(slowdown: f64) -> Setting {
         commit: vec![vec![1.0, 0.0]; 2],
         latency: [6_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         slowdown: vec![slowdown; 2],
+        parts: vec![Vec::new(); 2],
         entry: ModelId(0),
         max_batch: vec![64; 2],
     }
@@ -32,6 +33,7 @@ fn three(slowdown: f64) -> Setting {
         commit: vec![vec![1.0; 3]; 3],
         latency: [6_000_000, 12_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         slowdown: vec![slowdown; 3],
+        parts: vec![Vec::new(); 3],
         entry: ModelId(0),
         max_batch: vec![64; 3],
     }

@@ -30,6 +30,7 @@ fn setting(case: &Value, slowdown: f64) -> Setting {
         commit: commit(case),
         latency: numbers(&case["d"]).iter().map(step).collect(),
         slowdown: vec![slowdown; routing.len()],
+        parts: vec![Vec::new(); routing.len()],
         entry: ModelId(case.get("entry").map_or(0, count) as u8),
         max_batch: vec![64; routing.len()],
         routing,

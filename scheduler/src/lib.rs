@@ -67,6 +67,7 @@ mod policy;
 mod prefix;
 mod queue;
 mod request;
+mod sharing;
 mod subserver;
 mod times;
 mod walk;
@@ -93,4 +94,5 @@ pub use crate::policy::{
     SpecError, Thresholds, decide,
 };
 pub use crate::router::{Router, Threshold};
+pub use crate::sharing::{Parts, Sharing, slowdown_beside};
 pub use crate::times::{Spent, Times};

@@ -1,6 +1,7 @@
 //! What was measured of a model's steps before it serves (`tokenrouter profile`).
 
 use crate::ids::Nanos;
+use crate::sharing::Sharing;
 
 /// The step times of one model on the machine where it runs. The estimates begin with them
 /// ([`Core::measured`](crate::Core::measured)), so that the first plan is made from more than a few steps.
@@ -14,4 +15,6 @@ pub struct Measured {
     pub rows: Vec<(usize, Nanos)>,
     /// How many times longer a step takes while another model runs; below 1 is read as 1.
     pub slowdown: f64,
+    /// How much of that a step suffers and causes, by the tokens that it feeds.
+    pub sharing: Sharing,
 }

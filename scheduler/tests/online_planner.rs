@@ -45,6 +45,7 @@ fn setting(phase: &Phase) -> Setting {
         commit: vec![vec![1.0; 2]; 2],
         latency: phase.latency.clone(),
         slowdown: phase.slowdown.clone(),
+        parts: vec![Vec::new(); 2],
         entry: ModelId(0),
         max_batch: vec![phase.requests; 2],
     }

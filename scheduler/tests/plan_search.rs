@@ -39,6 +39,7 @@ fn setting(random: &mut Random) -> Setting {
         commit: (0..models).map(|_| (0..models).map(|_| 2.0 * share(random)).collect()).collect(),
         latency: (0..models).map(|_| latency(random)).collect(),
         slowdown: (0..models).map(|_| if random.chance(0.5) { 1.0 } else { 1.0 + share(random) }).collect(),
+        parts: vec![Vec::new(); models],
         entry: ModelId(random.size(0, models - 1) as u8),
         max_batch: (0..models).map(|_| if random.chance(0.7) { 64 } else { random.size(1, 16) }).collect(),
     }
@@ -81,6 +82,7 @@ fn pair(p: f64, slowdown: f64) -> Setting {
         commit: vec![vec![1.0, 0.0]; 2],
         latency: [6_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         slowdown: vec![slowdown; 2],
+        parts: vec![Vec::new(); 2],
         entry: ModelId(0),
         max_batch: vec![64; 2],
     }
@@ -129,6 +131,7 @@ fn three_models_of_equal_period_are_not_planned_by_luck() {
         commit: vec![vec![1.0; 3]; 3],
         latency: [6_000_000, 12_000_000, 27_900_000].map(LatencyTable::constant).to_vec(),
         slowdown: vec![1.0; 3],
+        parts: vec![Vec::new(); 3],
         entry: ModelId(0),
         max_batch: vec![64; 3],
     };
@@ -186,6 +189,7 @@ fn a_forecast_of_nonsense_is_nothing() {
         commit: vec![vec![1.0]],
         latency: vec![LatencyTable::constant(1)],
         slowdown: vec![1.0],
+        parts: vec![Vec::new()],
         max_batch: vec![1],
         ..pair(0.35, 1.0)
     };

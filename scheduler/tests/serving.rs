@@ -127,7 +127,12 @@ fn heavy_heads(planner: bool) -> ServingSpec {
     ];
     let measured = |device: &ServingDevice| {
         let points = |list: &[(u32, Nanos)]| list.iter().map(|&(at, time)| (at as usize, time)).collect();
-        Measured { steps: points(&device.table), rows: points(&device.rows), slowdown: device.slowdown }
+        Measured {
+            steps: points(&device.table),
+            rows: points(&device.rows),
+            slowdown: device.slowdown,
+            ..Measured::default()
+        }
     };
     let mut spec = pair(4);
     spec.measured = devices.iter().map(measured).collect();

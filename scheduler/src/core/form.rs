@@ -67,7 +67,7 @@ impl Core {
         let runs = !batch.rows.is_empty();
         if runs {
             self.last_seq += 1;
-            self.overlap.start(model, now);
+            self.overlap.start(model, self.estimates.parts(model, batch.fed_tokens), now);
         }
         sub.close(batch, self.last_seq, now);
         runs

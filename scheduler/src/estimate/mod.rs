@@ -9,6 +9,7 @@ mod steps;
 
 use crate::ids::{ModelId, Nanos};
 use crate::measured::Measured;
+use crate::sharing::{Parts, Sharing};
 use moves::Moves;
 pub(crate) use overlap::{Overlap, Spent};
 use steps::StepTimes;
@@ -17,6 +18,8 @@ use steps::StepTimes;
 #[derive(Clone, Debug)]
 pub(crate) struct Estimates {
     models: Vec<(StepTimes, Moves)>,
+    /// How much of their slowdown steps suffer and cause.
+    sharing: Vec<Sharing>,
     /// Routing decisions with a choice.
     decisions: u64,
     /// The last decision at which some estimate was found to have changed.
@@ -25,12 +28,28 @@ pub(crate) struct Estimates {
 
 impl Estimates {
     pub(crate) fn new(models: usize) -> Self {
-        Self { models: vec![(StepTimes::new(), Moves::new()); models], decisions: 0, changed: None }
+        let sharing = vec![Sharing::default(); models];
+        Self { models: vec![(StepTimes::new(), Moves::new()); models], sharing, decisions: 0, changed: None }
     }
 
     /// Begins with what was measured of a model.
     pub(crate) fn seed(&mut self, model: ModelId, measured: &Measured) {
         self.models[model.index()].0.seed(measured);
+        self.sharing[model.index()] = measured.sharing.clone();
+    }
+
+    /// How much of its slowdown a step of `fed` tokens suffers and causes.
+    pub(crate) fn parts(&self, model: ModelId, fed: usize) -> Parts {
+        self.sharing[model.index()].parts(fed)
+    }
+
+    /// The same by rows, 1 to `most`; none where all steps are alike, as those of a model that takes turns.
+    pub(crate) fn parts_by_rows(&self, model: ModelId, most: usize) -> Vec<Parts> {
+        if self.sharing[model.index()].is_empty() || self.steps(model).takes_turns() {
+            return Vec::new();
+        }
+        let fed = |rows: usize| (self.steps(model).fed_per_row() * rows as f64).round() as usize;
+        (1..=most.max(1)).map(|rows| self.parts(model, fed(rows))).collect()
     }
 
     /// A step of `rows` rows and `fed` tokens, `prompt` of them of prompts, took `spent`.

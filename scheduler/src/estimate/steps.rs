@@ -326,6 +326,11 @@ impl StepTimes {
         self.turns = self.turns.max(models as f64);
     }
 
+    /// Whether the model never runs beside some others.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.turns > 1.0
+    }
+
     /// The part of a step alone that was done in the time spent so far, in ns.
     pub(crate) fn done(&self, spent: Spent) -> Nanos {
         spent.alone + (spent.beside as f64 * (1.0 - self.loss())) as Nanos
@@ -374,6 +379,11 @@ impl StepTimes {
     fn seen(&self, i: usize) -> Option<(f64, f64)> {
         let bucket = &self.buckets[i];
         (bucket.samples > 0.0).then_some((bucket.fed, bucket.shape))
+    }
+
+    /// Tokens that a row feeds, on average.
+    pub(crate) fn fed_per_row(&self) -> f64 {
+        self.fed_per_row
     }
 
     /// L: mean times of steps of 1, 2, .. `most` rows alone, for planning; none before the first step. Beyond what was

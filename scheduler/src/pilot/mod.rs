@@ -404,6 +404,7 @@ pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) 
         commit: Vec::new(),
         latency: Vec::new(),
         slowdown: Vec::new(),
+        parts: Vec::new(),
         entry,
         max_batch: batches.to_vec(),
     };
@@ -414,6 +415,7 @@ pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) 
             setting.commit.push(vec![0.0; models]);
             setting.latency.push(LatencyTable::constant(1));
             setting.slowdown.push(1.0);
+            setting.parts.push(Vec::new());
             continue;
         }
         // A model that everybody leaves at once shows it soon; one with a choice needs a sample of it.
@@ -428,6 +430,7 @@ pub(crate) fn setting(estimates: &Estimates, entry: ModelId, batches: &[usize]) 
         setting.commit.push(ids().map(|to| moves.commits(to).unwrap_or(usual(to))).collect());
         setting.latency.push(LatencyTable::by_rows(steps.by_rows(batches[from.index()])?));
         setting.slowdown.push(steps.slowdown());
+        setting.parts.push(estimates.parts_by_rows(from, batches[from.index()]));
     }
     (models > 1).then_some(setting)
 }

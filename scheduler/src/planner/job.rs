@@ -140,6 +140,7 @@ mod tests {
             &Setting {
                 routing: vec![vec![0.85, 0.15], vec![1.0, 0.0]],
                 slowdown: vec![1.5; 2],
+                parts: vec![Vec::new(); 2],
                 ..job(Policy::Eager, None).setting
             },
             8,

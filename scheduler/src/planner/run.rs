@@ -6,6 +6,7 @@ use super::tail::Tail;
 use crate::ids::{MAX_MODELS, Nanos};
 use crate::policy::{ModelView, Policy, decide};
 use crate::router::mix;
+use crate::sharing::{Parts, factor};
 
 /// Steps that end within half a nanosecond end together...
 const TOGETHER: f64 = 0.5;
@@ -23,8 +24,10 @@ pub(super) struct Prepared {
     routing: [[f64; MAX_MODELS]; MAX_MODELS],
     tokens_per_row: [f64; MAX_MODELS],
     commit: [[f64; MAX_MODELS]; MAX_MODELS],
-    /// Speed while another model runs.
-    shared_speed: [f64; MAX_MODELS],
+    /// How many times longer a step takes while another model runs, at the most.
+    slowdown: [f64; MAX_MODELS],
+    /// How much of that it suffers and causes, `[model][rows - 1]`.
+    parts: Vec<Vec<Parts>>,
     slowed: bool,
     /// Requests per model at the start: where they are in the long run if nobody waits.
     start: [usize; MAX_MODELS],
@@ -42,7 +45,8 @@ impl Prepared {
             routing: [[0.0; MAX_MODELS]; MAX_MODELS],
             tokens_per_row: [0.0; MAX_MODELS],
             commit: [[0.0; MAX_MODELS]; MAX_MODELS],
-            shared_speed: [1.0; MAX_MODELS],
+            slowdown: [1.0; MAX_MODELS],
+            parts: Vec::with_capacity(models),
             slowed: setting.slowdown.iter().any(|&s| s > 1.0),
             start: [0; MAX_MODELS],
         };
@@ -56,7 +60,10 @@ impl Prepared {
             this.routing[i][..models].copy_from_slice(&setting.routing[i]);
             this.commit[i][..models].copy_from_slice(&setting.commit[i]);
             this.tokens_per_row[i] = setting.tokens_per_row(i);
-            this.shared_speed[i] = 1.0 / setting.slowdown[i];
+            this.slowdown[i] = setting.slowdown[i];
+            let parts = |rows: usize| setting.parts[i].get(rows - 1).or(setting.parts[i].last());
+            this.parts
+                .push((1..=this.most[i]).map(|rows| parts(rows).copied().unwrap_or_default()).collect());
             time[i] = visits[i] * step(1);
         }
         this.spread(&time[..models]);
@@ -244,8 +251,11 @@ impl Run {
 
     /// To the next end of a step; says which have ended, as bits.
     fn pass_time(&mut self, setting: &Prepared) -> u32 {
-        let shared = setting.slowed && self.running > 1;
-        let speed = |m: usize| if shared { setting.shared_speed[m] } else { 1.0 };
+        let mut speeds = [1.0; MAX_MODELS];
+        if setting.slowed && self.running > 1 {
+            self.share(setting, &mut speeds);
+        }
+        let speed = |m: usize| speeds[m];
         let mut next = f64::INFINITY;
         for model in 0..setting.models {
             if self.batch[model] > 0 {
@@ -263,6 +273,17 @@ impl Run {
             }
         }
         ended
+    }
+
+    /// The speeds of steps that run beside one another.
+    fn share(&self, setting: &Prepared, speeds: &mut [f64; MAX_MODELS]) {
+        let parts = |m: usize| setting.parts[m][self.batch[m] - 1];
+        let running = |m: &usize| self.batch[*m] > 0;
+        for m in (0..setting.models).filter(running) {
+            let others = (0..setting.models).filter(|other| *other != m).filter(running);
+            let imposed = others.map(|other| parts(other).imposed).fold(0.0, f64::max);
+            speeds[m] = 1.0 / factor(setting.slowdown[m], parts(m).own, imposed);
+        }
     }
 
     /// Ends a step: its requests go where the draws say.
@@ -329,6 +350,7 @@ mod tests {
             commit: vec![vec![1.0; 3]; 3],
             latency: [6_000_000, 12_100_000, 27_900_000].map(LatencyTable::constant).to_vec(),
             slowdown: slowdown.to_vec(),
+            parts: vec![Vec::new(); 3],
             entry: ModelId(0),
             max_batch: vec![64, 3, 64],
         }
@@ -336,16 +358,27 @@ mod tests {
 
     #[test]
     fn the_clock_is_that_of_the_simulator() {
-        let setting = three([1.5, 1.0, 1.23]);
-        let (policy, draws) = (Policy::default(), Draws::new(&setting, 10_000, 3).expect("draws"));
-        let prepared = Prepared::new(&setting, 9);
+        the_clocks_agree(&three([1.5, 1.0, 1.23]));
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_simulator_where_steps_share_by_their_size() {
+        let parts = |rows: usize| Parts { own: 1.0 / rows as f64, imposed: 0.5 + 0.5 / rows as f64 };
+        let parts = vec![(1..=9).map(parts).collect(), Vec::new(), (1..=4).map(parts).collect()];
+        the_clocks_agree(&Setting { parts, ..three([1.5, 1.3, 1.23]) });
+    }
+
+    fn the_clocks_agree(setting: &Setting) {
+        let (policy, draws) = (Policy::default(), Draws::new(setting, 10_000, 3).expect("draws"));
+        let prepared = Prepared::new(setting, 9);
         let mut run = Run::new(&prepared, &policy, false);
         let mut clock = Contention::new(&setting.slowdown);
         let mut now = 0;
         while run.done < 5_000 {
             for model in decide(&policy, &run.views[..3]).launch.iter().map(ModelId::index) {
                 run.launch(&prepared, model);
-                clock.start(model, run.left[model] as Nanos, now);
+                let parts = prepared.parts[model][run.batch[model] - 1];
+                clock.start(model, run.left[model] as Nanos, parts, now);
             }
             let ended = run.pass_time(&prepared);
             now = clock.next().expect("a step runs");

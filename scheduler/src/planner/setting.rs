@@ -3,6 +3,7 @@
 use super::error::PlanError;
 use crate::ids::{MAX_MODELS, ModelId};
 use crate::policy::LatencyTable;
+use crate::sharing::Parts;
 
 /// How far a row of P may be from one; measured shares carry rounding.
 const ROW_TOLERANCE: f64 = 1e-6;
@@ -23,6 +24,9 @@ pub struct Setting {
     pub latency: Vec<LatencyTable>,
     /// s, per model, at least 1: how much longer a step takes while another model runs.
     pub slowdown: Vec<f64>,
+    /// How much of that a step suffers and causes: `[model][rows - 1]`, as far as it goes and then the last; a model without
+    /// any: all of it.
+    pub parts: Vec<Vec<Parts>>,
     /// Where a request starts. Matters only where P has several closed classes.
     pub entry: ModelId,
     /// Most rows of one batch, per model.
@@ -90,6 +94,7 @@ impl Setting {
             ("the list of step times", self.latency.len()),
             ("the list of slowdowns", self.slowdown.len()),
             ("the list of batch limits", self.max_batch.len()),
+            ("the list of parts", self.parts.len()),
         ];
         let rows = |what: &'static str, matrix: &[Vec<f64>]| {
             matrix.iter().map(|row| (what, row.len())).collect::<Vec<_>>()
@@ -112,6 +117,10 @@ impl Setting {
             if let Some(batch) = (1..=most.min(MOST_ROWS)).find(|&rows| table.at(rows) == 0) {
                 return Err(PlanError::ZeroStep { model, batch });
             }
+        }
+        let parts = self.parts.iter().flatten().flat_map(|p| [p.own, p.imposed]);
+        if let Some(value) = parts.into_iter().find(|p| !(p.is_finite() && *p >= 0.0)) {
+            return Err(PlanError::Parameter { name: "a part of a slowdown", value, allowed: "0 or more" });
         }
         match self.slowdown.iter().find(|s| !(s.is_finite() && **s >= 1.0)) {
             Some(&value) => Err(PlanError::Parameter { name: "a slowdown", value, allowed: "1 or more" }),
@@ -158,6 +167,7 @@ pub(super) mod tests {
             commit: vec![vec![1.0, 0.0], vec![1.0, 0.0]],
             latency: vec![LatencyTable::constant(6_000_000), LatencyTable::constant(27_900_000)],
             slowdown: vec![1.0; 2],
+            parts: vec![Vec::new(); 2],
             entry: ModelId(0),
             max_batch: vec![64; 2],
         }
@@ -182,7 +192,7 @@ pub(super) mod tests {
     #[test]
     fn settings_that_make_no_sense_are_refused_by_value() {
         assert_eq!(pair().check(), Ok(()));
-        let refusals: [(Change, &str); 14] = [
+        let refusals: [(Change, &str); 16] = [
             (|s| s.routing.clear(), "at least one model"),
             (|s| s.routing[0].push(0.0), "a row of the routing matrix"),
             (|s| s.routing[0][1] = 0.36, "sums to"),
@@ -195,6 +205,8 @@ pub(super) mod tests {
             (|s| s.latency[1] = LatencyTable::by_rows(vec![]), "takes no time"),
             (|s| s.slowdown[0] = 0.9, "a slowdown is 0.9"),
             (|s| s.slowdown[1] = f64::INFINITY, "a slowdown"),
+            (|s| s.parts = vec![], "the list of parts"),
+            (|s| s.parts[1] = vec![Parts { own: -0.1, imposed: 1.0 }], "a part of a slowdown"),
             (|s| s.max_batch[0] = 0, "a batch limit"),
             (|s| s.entry = ModelId(2), "entry model 2"),
         ];

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::event::RowResult;
 use crate::ids::{MAX_MODELS, ModelId, Nanos};
 use crate::policy::LatencyTable;
+use crate::sharing::Parts;
 
 /// One device per model.
 pub(super) struct Devices {
@@ -43,7 +44,7 @@ impl Devices {
             let work = self.latency[model.index()].at(rows);
             let off = self.jitter * (self.random.range(0, 2_000) as f64 / 1_000.0 - 1.0);
             let work = if self.jitter > 0.0 { (work as f64 * (1.0 + off)) as Nanos } else { work };
-            self.clock.start(model.index(), work.max(1), now);
+            self.clock.start(model.index(), work.max(1), Parts::default(), now);
             started[model.index()] = rows as u64;
         }
         started

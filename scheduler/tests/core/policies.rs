@@ -177,7 +177,7 @@ fn an_excluded_model_waits_without_a_guard() {
 #[test]
 fn measured_step_times_are_there_before_the_first_step() {
     let steps = vec![(1, 60), (2, 62), (4, 80), (8, 140)];
-    let large = Measured { steps, rows: vec![], slowdown: 1.5 };
+    let large = Measured { steps, slowdown: 1.5, ..Measured::default() };
     let core = Rig::new(config(2)).core.measured(&[Measured::default(), large]);
     let status = core.planner_status();
     assert!(status.models[0].latency.is_empty());

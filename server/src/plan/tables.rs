@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tokenrouter_scheduler::{Parts, slowdown_beside};
+
 use crate::profile::Profile;
 
 /// Beyond so many requests no chain can be built.
@@ -11,7 +13,7 @@ const MOST_REQUESTS: u32 = 1 << 12;
 pub(super) struct Tables {
     /// `[model][rows - 1]`.
     latency_ms: Vec<Vec<f64>>,
-    /// The mean over the models.
+    /// The mean over the models, of steps that feed what they do when the requests are spread evenly.
     pub(super) slowdown: f64,
 }
 
@@ -45,8 +47,22 @@ pub(super) fn read(
         (1..=count).map(of).collect()
     };
     let latency_ms = models.iter().zip(&fed).map(table).collect();
-    let slowdowns: f64 = models.iter().map(|model| profile.slowdown(model, &models)).sum();
-    Ok(Tables { latency_ms, slowdown: slowdowns / models.len() as f64 })
+    let rows = (count / models.len()).max(1) as f64;
+    let fed: Vec<usize> = fed.iter().map(|fed| (fed * rows).round().max(1.0) as usize).collect();
+    Ok(Tables { latency_ms, slowdown: mean_slowdown(&profile, &fed) })
+}
+
+/// The mean of what steps of so many tokens lose beside one another, each beside the worst of the others.
+fn mean_slowdown(profile: &Profile, fed: &[usize]) -> f64 {
+    let models: Vec<_> = profile.models.iter().collect();
+    let parts: Vec<Parts> =
+        models.iter().zip(fed).map(|(model, &fed)| profile.sharing(model, &models).parts(fed)).collect();
+    let of = |i: usize| {
+        let alone = profile.slowdown(models[i], &models);
+        let others = (0..models.len()).filter(|&other| other != i);
+        others.map(|other| slowdown_beside(alone, parts[i], parts[other])).fold(1.0, f64::max)
+    };
+    (0..models.len()).map(of).sum::<f64>() / models.len().max(1) as f64
 }
 
 impl Tables {

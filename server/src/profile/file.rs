@@ -99,18 +99,29 @@ pub(crate) struct Point {
     pub(crate) discarded: usize,
 }
 
-/// How many times longer a step of `model` takes while `other` runs one step after another.
+/// How many times longer a step of `model` takes, of so many rows that feed a token each, while `other` runs one step of
+/// `other_rows` such rows after another.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Beside {
     pub(crate) model: String,
     pub(crate) other: String,
     pub(crate) rows: usize,
+    /// Profiles of older programs have one of each two models, with as many rows on both sides.
+    #[serde(default)]
+    pub(crate) other_rows: Option<usize>,
     pub(crate) wall: f64,
     /// By processor time of the busiest thread: what caches and memory cost, without waiting for a core.
     pub(crate) busy: f64,
     pub(crate) samples: usize,
     pub(crate) discarded: usize,
+}
+
+impl Beside {
+    /// Rows of the other model.
+    pub(crate) fn other_rows(&self) -> usize {
+        self.other_rows.unwrap_or(self.rows)
+    }
 }
 
 impl Profile {
@@ -215,8 +226,13 @@ impl Profile {
             let (model, other) = (toml::Value::String(b.model.clone()), toml::Value::String(b.other.clone()));
             let _ = writeln!(
                 out,
-                "\n[[beside]]\nmodel = {model}\nother = {other}\nrows = {}\nwall = {:.3}\nbusy = {:.3}\nsamples = {}\ndiscarded = {}",
-                b.rows, b.wall, b.busy, b.samples, b.discarded
+                "\n[[beside]]\nmodel = {model}\nother = {other}\nrows = {}\nother_rows = {}\nwall = {:.3}\nbusy = {:.3}\nsamples = {}\ndiscarded = {}",
+                b.rows,
+                b.other_rows(),
+                b.wall,
+                b.busy,
+                b.samples,
+                b.discarded
             );
         }
         out
@@ -311,10 +327,11 @@ pub(super) mod tests {
             cached: vec![point(1_024, 1.25 * one), point(4_096, 1.5 * one)],
             far: vec![point(16, 6.0 * one)],
         };
-        let beside = |model: &str, other: &str, wall: f64| Beside {
+        let beside = |model: &str, other: &str, rows: [usize; 2], wall: f64| Beside {
             model: model.into(),
             other: other.into(),
-            rows: 4,
+            rows: rows[0],
+            other_rows: Some(rows[1]),
             wall,
             busy: 1.0,
             samples: 5,
@@ -325,7 +342,14 @@ pub(super) mod tests {
             trusted: Trusted::Wall,
             noise: Noise { limit: 0.1, samples: 40, discarded: 3, foreign: 0.042 },
             models: vec![model("small", 6.0), model("large", 60.0)],
-            beside: vec![beside("small", "large", 1.25), beside("large", "small", 1.1)],
+            beside: vec![
+                beside("small", "large", [1, 1], 1.25),
+                beside("large", "small", [1, 1], 1.1),
+                beside("small", "large", [4, 1], 1.125),
+                beside("large", "small", [1, 4], 1.05),
+                beside("small", "large", [1, 8], 1.05),
+                beside("large", "small", [8, 1], 1.0),
+            ],
         };
         let bandwidth = Bandwidth { one_core_gb_s: 15.5, all_cores_gb_s: 29.25 };
         Profile::new("2026-11-30T14:00:00Z".into(), 256, machine, bandwidth, found)

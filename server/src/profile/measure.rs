@@ -16,8 +16,9 @@ const FED: &[usize] = &[2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 64, 128, 256, 512, 1
 /// Tokens that a row feeds behind the longest context: enough to tell what each further one reads, few enough that two
 /// steps do not take the whole round.
 pub(super) const FAR_FED: usize = 16;
-/// Rows of each model while two run beside one another: about the knee of a CPU.
-const BESIDE_ROWS: usize = 4;
+/// Rows of one model while another with one row runs beside it, and the other way round: few wait for the memory, many
+/// multiply.
+const BESIDE: &[usize] = &[1, 4, 16];
 /// A sample of several steps begins with one that is not counted: other models' weights lie in the caches.
 const WARM: usize = 3;
 /// With a larger share of the samples discarded, processor time is trusted and not the wall.
@@ -138,13 +139,18 @@ fn tasks(probe: &Probe, plan: &Plan) -> Vec<Task> {
             alone(Kind::Far(most), vec![(cached, most)]);
         }
     }
-    let rows = |model: usize| {
-        let most = probe.models()[model].max_rows.min(plan.rows).min(BESIDE_ROWS);
-        vec![(plan.context, 1); most]
-    };
+    let sizes: Vec<[usize; 2]> =
+        BESIDE.iter().flat_map(|&rows| [[rows, 1], [1, rows]]).filter(|rows| *rows != [1, 1]).collect();
     for a in 0..probe.models().len() {
         for b in a + 1..probe.models().len() {
-            tasks.push(Task::Pair { models: [a, b], rows: [rows(a), rows(b)] });
+            let most = [a, b].map(|model| probe.models()[model].max_rows.min(plan.rows));
+            let fits = |rows: &&[usize; 2]| rows[0] <= most[0] && rows[1] <= most[1];
+            for rows in std::iter::once(&[1, 1]).chain(sizes.iter().filter(fits)) {
+                tasks.push(Task::Pair {
+                    models: [a, b],
+                    rows: rows.map(|rows| vec![(plan.context, 1); rows]),
+                });
+            }
         }
     }
     tasks
@@ -254,6 +260,7 @@ fn summarise(probe: &Probe, plan: &Plan, tasks: &[Task], samples: &[Vec<Sample>]
                 model: own.name.clone(),
                 other: other.name.clone(),
                 rows: both.at,
+                other_rows: Some(rows[1 - side].len()),
                 wall: ratio(both.wall_ms, alone.wall_ms),
                 busy: ratio(both.busy_ms, alone.busy_ms),
                 samples: both.samples,

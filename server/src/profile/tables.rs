@@ -3,9 +3,9 @@
 
 use tokenrouter_engine::probe::ModelPrint;
 use tokenrouter_scheduler::sim::serving::ServingDevice;
-use tokenrouter_scheduler::{Measured, Nanos};
+use tokenrouter_scheduler::{Measured, Nanos, Sharing};
 
-use super::file::{ModelProfile, Point, Profile, Trusted};
+use super::file::{Beside, ModelProfile, Point, Profile, Trusted};
 use super::machine::Machine;
 
 /// Points (rows or tokens, milliseconds), ascending, with straight lines between.
@@ -81,21 +81,54 @@ impl Profile {
         if further > 0.0 { ((self.ms(last) - one) / further).max(0.0) } else { 0.0 }
     }
 
-    /// How many times longer its steps are while another of `models` runs: with several, beside the worst. By processor
-    /// time, models with more threads than there are cores are slower by as much, since they wait for one another.
+    /// How many times longer its smallest steps are while another of `models` runs such ones: with several, beside the
+    /// worst. By processor time, models with more threads than there are cores are slower by as much, since they wait for one
+    /// another.
     pub(crate) fn slowdown(&self, model: &ModelProfile, models: &[&ModelProfile]) -> f64 {
-        let of = |beside: &&super::file::Beside| {
-            beside.model == model.name && models.iter().any(|other| other.name == beside.other)
+        self.worst(model, models).map_or(1.0, |beside| self.factor(beside).max(1.0))
+    }
+
+    /// How much of its slowdown a step of the model suffers, beside the one of `models` that slows it down most, and how much
+    /// it causes to the one that it slows down most, by the tokens that it feeds.
+    pub(crate) fn sharing(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Sharing {
+        let loss = |beside: &Beside| 1.0 - 1.0 / self.factor(beside).max(1.0);
+        // Those of the same two models as `worst`, of which one side feeds as little; by the rows of the other.
+        let parts = |worst: Option<&Beside>, fixed: fn(&Beside) -> usize, varied: fn(&Beside) -> usize| {
+            let Some(worst) = worst.filter(|worst| loss(worst) > 0.0) else { return Vec::new() };
+            let alike = |b: &&Beside| {
+                (&b.model, &b.other) == (&worst.model, &worst.other) && fixed(b) == fixed(worst)
+            };
+            let mut points: Vec<(usize, f64)> =
+                self.beside.iter().filter(alike).map(|b| (varied(b), loss(b) / loss(worst))).collect();
+            points.sort_by_key(|(rows, _)| *rows);
+            points
         };
+        let caused = models.iter().filter_map(|other| self.worst(other, &[model]));
+        let caused = caused.max_by(|a, b| self.factor(a).total_cmp(&self.factor(b)));
+        Sharing {
+            own: parts(self.worst(model, models), Beside::other_rows, |b| b.rows),
+            imposed: parts(caused, |b| b.rows, Beside::other_rows),
+        }
+    }
+
+    /// The smallest steps of a model beside the smallest ones of another of `models`, the one that slows it down most.
+    fn worst(&self, model: &ModelProfile, models: &[&ModelProfile]) -> Option<&Beside> {
+        let of = |other: &&ModelProfile| {
+            let of = self.beside.iter().filter(|b| b.model == model.name && b.other == other.name);
+            of.min_by_key(|b| (b.rows, b.other_rows()))
+        };
+        models.iter().filter_map(of).max_by(|a, b| self.factor(a).total_cmp(&self.factor(b)))
+    }
+
+    fn factor(&self, beside: &Beside) -> f64 {
         let threads = |name: &str| self.model(name).map_or(1, |m| m.threads);
-        let factor = |beside: &super::file::Beside| match self.trusted {
+        match self.trusted {
             Trusted::Cpu if beside.busy > 0.0 => {
-                let together = model.threads + threads(&beside.other);
+                let together = threads(&beside.model) + threads(&beside.other);
                 beside.busy * (together as f64 / self.machine.cores.max(1) as f64).max(1.0)
             }
             _ => beside.wall,
-        };
-        self.beside.iter().filter(of).map(factor).fold(1.0, f64::max)
+        }
     }
 
     /// What the planner's estimates begin with: steps by the tokens that they feed, and what rows cost beside.
@@ -108,7 +141,8 @@ impl Profile {
         let tokens = |fed: usize| of_tokens(&decode, &extend, most, fed);
         let rows = model.decode.iter().map(|p| (p.at, nanos((self.ms(p) - tokens(p.at)).max(0.0)))).collect();
         let steps = fed.iter().map(|&fed| (fed, nanos(tokens(fed)))).collect();
-        Measured { steps, rows, slowdown: self.slowdown(model, models) }
+        let (slowdown, sharing) = (self.slowdown(model, models), self.sharing(model, models));
+        Measured { steps, rows, slowdown, sharing }
     }
 
     /// What reading a further token of context adds for every token that a row feeds behind its first, in milliseconds:
@@ -144,6 +178,7 @@ impl Profile {
             per_cached: 1e6 * self.cached_ms(model),
             per_cached_further: 1e6 * self.further_ms(model),
             slowdown: self.slowdown(model, models),
+            sharing: self.sharing(model, models),
             ..ServingDevice::default()
         };
         let [decode, extend] = self.without(model, &attention);
@@ -254,11 +289,47 @@ mod tests {
         let models: Vec<_> = profile.models.iter().collect();
         near(profile.decode_ms(models[1], 1), 30.0);
         near(profile.slowdown(models[1], &models), 1.0);
+        assert_eq!(profile.sharing(models[1], &models).own, [], "nothing to share");
         let mut crowded = profile.clone();
         crowded.models[0].threads = 2;
         crowded.models[1].threads = 2;
         let models: Vec<_> = crowded.models.iter().collect();
         near(crowded.slowdown(models[0], &models), 2.0);
+        assert_eq!(
+            crowded.sharing(models[0], &models).own,
+            [(1, 1.0), (4, 1.0)],
+            "cores, whatever a step feeds"
+        );
+    }
+
+    #[test]
+    fn steps_share_by_the_tokens_of_both() {
+        let profile = pair();
+        let models: Vec<_> = profile.models.iter().collect();
+        let [small, large] = [0, 1].map(|i| profile.sharing(models[i], &models));
+        let points = |found: &[(usize, f64)], expected: &[(usize, f64)]| {
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            found.iter().zip(expected).for_each(|(f, e)| {
+                assert!(f.0 == e.0 && (f.1 - e.1).abs() < 1e-6, "{found:?} instead of {expected:?}");
+            });
+        };
+        // The small one loses 1 - 1 / 1.25 = 0.2 with one row beside one row, the large one 1 - 1 / 1.1.
+        let loss = |s: f64| 1.0 - 1.0 / s;
+        points(&small.own, &[(1, 1.0), (4, loss(1.125) / 0.2)]);
+        points(&small.imposed, &[(1, 1.0), (4, loss(1.05) / loss(1.1))]);
+        points(&large.own, &[(1, 1.0), (8, 0.0)]);
+        points(&large.imposed, &[(1, 1.0), (8, loss(1.05) / 0.2)]);
+        assert_eq!(profile.sharing(models[1], &models[1..]), Sharing::default(), "no other model");
+    }
+
+    #[test]
+    fn a_profile_of_an_older_program_has_one_slowdown_for_all_steps() {
+        let mut profile = pair();
+        profile.beside.truncate(2);
+        profile.beside.iter_mut().for_each(|b| (b.rows, b.other_rows) = (4, None));
+        let models: Vec<_> = profile.models.iter().collect();
+        near(profile.slowdown(models[0], &models), 1.25);
+        assert_eq!(profile.sharing(models[0], &models).parts(64).own, 1.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokenrouter_scheduler::router::{Registry, Router};
 use tokenrouter_scheduler::sim::serving::{
     Change, ChangeKind, ClientFaults, Phase, RunLength, ServingDevice, ServingSpec, TraceRequest,
 };
-use tokenrouter_scheduler::{CoreConfig, MAX_MODELS, Measured, ModelLimits, Nanos, PAGE_TOKENS};
+use tokenrouter_scheduler::{CoreConfig, MAX_MODELS, Measured, ModelLimits, Nanos, PAGE_TOKENS, Sharing};
 use toml::Value;
 
 use super::routers::{self, Surroundings};
@@ -195,6 +195,10 @@ fn device(model: &ModelSection, timed: ServingDevice) -> Result<ServingDevice, S
         return Err(named(format!("jitter is {}; it must be 0 to 0.5", model.jitter)));
     }
     device.slowdown = slowdown;
+    if model.slowdown.is_some() {
+        // The measured parts are of the measured slowdown.
+        device.sharing = Sharing::default();
+    }
     device.jitter = model.jitter;
     device.step_failure = share("step_failure", model.step_failure).map_err(named)?;
     device.row_fault = share("row_fault", model.row_fault).map_err(named)?;

@@ -54,6 +54,7 @@ mod tests {
             steps: vec![(1, 60), (2, 62), (4, 80), (8, 140), (64, 1_100)],
             rows: Vec::new(),
             slowdown: 1.5,
+            ..Measured::default()
         }
     }
 
@@ -73,7 +74,7 @@ mod tests {
     fn rows_cost_what_was_measured_beside_their_tokens() {
         let mut times = StepTimes::new();
         let steps = (1..=16).map(|fed| (fed, 1_000 + 10 * fed as u64)).collect();
-        times.seed(&Measured { steps, rows: vec![(1, 0), (5, 2_000)], slowdown: 1.0 });
+        times.seed(&Measured { steps, rows: vec![(1, 0), (5, 2_000)], slowdown: 1.0, ..Measured::default() });
         for rows in [1, 2, 3, 5].repeat(100) {
             let time = 1_000 + 10 * 3 * rows as u64 + 500 * (rows as u64 - 1);
             times.add(rows, 3 * rows, 0, Spent { alone: time, beside: 0 });

@@ -176,8 +176,9 @@ impl<'a> Run<'a> {
             let waited = now - self.clients.of_slot(row.request.slot()).ready_since.min(now);
             self.meter.waits[index].add(waited);
         }
+        let parts = self.spec.devices[index].sharing.parts(batch.fed_tokens);
         let work = self.devices[index].start(batch, now);
-        self.clock.start(index, work, now);
+        self.clock.start(index, work, parts, now);
     }
 
     /// Books all effects; what clients do about them has effects of its own.

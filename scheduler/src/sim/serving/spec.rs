@@ -5,6 +5,7 @@ use crate::config::CoreConfig;
 use crate::ids::Nanos;
 use crate::measured::Measured;
 use crate::router::mix;
+use crate::sharing::Sharing;
 use crate::sim::random::Random;
 
 /// A whole run. Equal specs (and routers) give equal reports.
@@ -57,6 +58,8 @@ pub struct ServingDevice {
     pub jitter: f64,
     /// How many times slower it is while another model runs; at least 1.
     pub slowdown: f64,
+    /// How much of that a step suffers and causes, by the tokens that it feeds.
+    pub sharing: Sharing,
     /// Chance that a step fails.
     pub step_failure: f64,
     /// Chance that a row of a step has no usable result.
