@@ -251,22 +251,30 @@ impl Pair for Zmm {
 
     #[inline(always)]
     fn sums_of_four(pairs: [Self; 4]) -> [f32; 8] {
-        sum_four(pairs)
+        sum_four(pairs, [0, 4, 8, 12, 2, 6, 10, 14])
+    }
+
+    #[inline(always)]
+    fn crossed_sums(straight: [Self; 2], cross: [Self; 2]) -> [[f32; 4]; 2] {
+        let [a, b, c, d, e, f, g, h] =
+            sum_four([straight[0], cross[0], straight[1], cross[1]], [0, 8, 2, 10, 12, 4, 14, 6]);
+        [[a, b, c, d], [e, f, g, h]]
     }
 }
 
-/// The eight sums of four pairs.
+/// The eight sums of four pairs in this order: 0 and 4 are the groups of the first pair, 8 and 12 those of the second, 2 and 6
+/// of the third, 10 and 14 of the fourth.
 #[inline(always)]
-fn sum_four([a, b, c, d]: [Zmm; 4]) -> [f32; 8] {
+fn sum_four([a, b, c, d]: [Zmm; 4], order: [i32; 8]) -> [f32; 8] {
     let mut out = [0.0; 8];
-    // SAFETY: register-only instructions, the features were checked before `run`; `out` holds eight values.
+    // SAFETY: register-only instructions, the features were checked before `run`; `order` and `out` hold eight values.
     unsafe {
         // Lane i and i + 4 of each group, then i and i + 2, then the two that are left.
         let (ab, cd) = (Zmm::halves(a, b), Zmm::halves(c, d));
         let two = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
         let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
         // Elements 0 and 2 of each quarter hold sums: of a and c (first group), a and c (second), then b and d.
-        let order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+        let order = _mm512_castsi256_si512(_mm256_loadu_si256(order.as_ptr().cast()));
         let sums = _mm512_permutexvar_ps(order, one);
         _mm256_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps256(sums));
     }

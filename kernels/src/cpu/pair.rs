@@ -71,6 +71,13 @@ pub(crate) trait Pair: Copy {
     fn largest(self) -> f32;
     /// [`Lanes::sum`] of each group of four pairs, in order.
     fn sums_of_four(pairs: [Self; 4]) -> [f32; 8];
+    /// What two pairs of rows add up to with two activations, `[activation][row]`: as the rows lie (the first by the first
+    /// activation, the second by the second), and crosswise.
+    #[inline(always)]
+    fn crossed_sums(straight: [Self; 2], cross: [Self; 2]) -> [[f32; 4]; 2] {
+        let of = Self::sums_of_four([straight[0], cross[0], straight[1], cross[1]]);
+        [[of[0], of[2], of[4], of[6]], [of[3], of[1], of[7], of[5]]]
+    }
 }
 
 /// What the accumulators of `R` pairs of rows, 1, 2 or 4, by `C` vectors add up to, `[vector][pair][row]`.

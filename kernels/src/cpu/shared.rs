@@ -19,6 +19,14 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
+    /// Where elements `at .. at + len` begin, all of which there are.
+    #[inline(always)]
+    pub(crate) fn range(&self, at: usize, len: usize) -> *mut T {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: in bounds by the assertion.
+        unsafe { self.start.add(at) }
+    }
+
     /// Elements `at .. at + len`.
     ///
     /// # Safety
@@ -26,8 +34,8 @@ impl<'a, T> SharedMut<'a, T> {
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "disjoint parts of one slice; the caller upholds it")]
     pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
-        assert!(at <= self.len && len <= self.len - at);
-        // SAFETY: in bounds by the assertion; disjoint by the contract of this function.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
+        let start = self.range(at, len);
+        // SAFETY: in bounds by the assertion there; disjoint by the contract of this function.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }

@@ -125,7 +125,7 @@ impl Crossed<'_> {
     #[inline(always)]
     fn blocks<V: Lanes, S: Stored>(&self, panel: &Panel<'_>) {
         let part = self.0;
-        let planes = !S::WHOLE_BLOCKS && part.w.cols() >= WORTH * part.t;
+        let planes = !S::WHOLE_BLOCKS && panel.tiles == 1 && part.w.cols() >= WORTH * part.t;
         let plane = if planes { part.plane() } else { 0 };
         let count = plane + (part.end - part.first - plane * ROWS).div_ceil(ROWS);
         let row_bytes = part.w.data().len() / part.w.rows();
@@ -204,8 +204,8 @@ impl Crossed<'_> {
         let (k, apart) = (part.w.cols(), part.w.apart() * rows.step);
         let x = Activations { at: panel.packed[pair * k.div_ceil(8)..].as_ptr().cast(), stride: 0 };
         let (borders, segments) = part.reduce.borders(k);
-        // Of each column: of each pair of weight rows straight and crosswise, of both groups of lanes.
-        let mut joined = [[0.0f32; 8]; C];
+        // Of each pair of activations, `[activation][row]`.
+        let mut joined = [[[0.0f32; 4]; 2]; C];
         let mut held = joined;
         for i in 0..segments {
             let columns = Columns { from: borders[i], to: borders[i + 1] };
@@ -214,19 +214,19 @@ impl Crossed<'_> {
             // borders by `Part::fits_crossed`.
             let acc =
                 unsafe { S::products::<V, Side, 2, C>(part.w.address(rows.first), apart, x, columns, ahead) };
-            let mut sums = [[0.0f32; 8]; C];
+            let mut sums = joined;
             for c in 0..C {
-                let ([a, b], [c0, d]) = (acc[0][c], acc[1][c]);
-                sums[c] = V::Pair::sums_of_four([a, b, c0, d]);
+                let [[s0, x0], [s1, x1]] = [acc[0][c], acc[1][c]];
+                sums[c] = V::Pair::crossed_sums([s0, s1], [x0, x1]);
             }
-            join(i, sums.as_flattened(), joined.as_flattened_mut(), held.as_flattened_mut());
+            join(
+                i,
+                sums.as_flattened().as_flattened(),
+                joined.as_flattened_mut().as_flattened_mut(),
+                held.as_flattened_mut().as_flattened_mut(),
+            );
         }
-        for c in 0..C {
-            let (t, of) = (2 * (panel.first + pair + c), &joined[c]);
-            part.finish(rows, t, &[of[0], of[2], of[4], of[6]]);
-            if t + 1 < part.t {
-                part.finish(rows, t + 1, &[of[3], of[1], of[7], of[5]]);
-            }
-        }
+        let t = 2 * (panel.first + pair);
+        part.finish(rows, t, 4, joined.as_flattened_mut().as_flattened_mut());
     }
 }

@@ -163,9 +163,7 @@ impl Direct<'_> {
             let sums = tile_sums(&acc);
             join(i, flat(&sums), flat_mut(&mut joined), flat_mut(&mut held));
         }
-        for c in 0..C {
-            part.finish(rows, t + c, joined[c].as_flattened());
-        }
+        part.finish(rows, t, 2 * R, flat_mut(&mut joined));
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::part::{Ahead, Part, ROWS, WIDE, join, tile_range};
+use super::part::{Ahead, Part, ROWS, Rows, WIDE, join, tile_range};
 use super::stored::{Columns, Stored, with_stored};
 use crate::cpu::pair::{Pair, tile_sums, twice_part};
 use crate::cpu::weight::Elem;
@@ -88,9 +88,8 @@ impl Part<'_> {
                 at = to;
             }
         }
-        for (t, values) in panel.clone().zip(&scratch.sums) {
-            self.finish_block(row, t, values.as_flattened());
-        }
+        let values = scratch.sums[..panel.len()].as_flattened_mut().as_flattened_mut();
+        self.finish(Rows { first: row, step: 1 }, panel.start, ROWS, values);
     }
 }
 

@@ -75,46 +75,47 @@ impl Part<'_> {
         if blocks == 0 { 0 } else { (blocks - 1) | 1 }
     }
 
-    /// Writes outputs of activation `t` for one weight row after the other from `rows` on, as many as belong to this part.
+    /// Writes the outputs of a tile: `width` weight rows, `[activation][row]`, from activation `t` on, as many activations as
+    /// there are. All rows of planes belong to this part; of neighbouring ones those before `end`.
     #[inline(always)]
-    pub(super) fn finish(&self, rows: Rows, t: usize, values: &[f32]) {
-        if rows.step == 1 { self.finish_block(rows.first, t, values) } else { self.scatter(rows, t, values) }
-    }
-
-    /// The same for rows of planes, all of which belong to this part.
-    #[inline(always)]
-    fn scatter(&self, rows: Rows, t: usize, values: &[f32]) {
-        let len = (values.len() - 1) * rows.step + 1;
-        // SAFETY: output columns from the first to the last row belong to this part alone.
-        let out = unsafe { self.out.part(t * self.w.rows() + rows.first, len) };
-        for i in 0..values.len() {
-            out[i * rows.step] = values[i];
-        }
-        if let Some(bias) = self.bias {
-            for i in 0..values.len() {
-                out[i * rows.step] += bias.get(rows.first + i * rows.step);
-            }
-        }
-    }
-
-    /// The same for neighbouring rows from `row` on.
-    #[inline(always)]
-    pub(super) fn finish_block(&self, row: usize, t: usize, values: &[f32]) {
-        let rows = values.len().min(self.end.saturating_sub(row));
-        if rows == 0 {
+    pub(super) fn finish(&self, rows: Rows, t: usize, width: usize, values: &mut [f32]) {
+        let count = (values.len() / width).min(self.t - t);
+        let width_here = if rows.step > 1 { width } else { width.min(self.end.saturating_sub(rows.first)) };
+        if width_here == 0 {
             return;
         }
-        // SAFETY: output columns `row .. row + rows`, up to `end`, belong to this part alone.
-        let out = unsafe { self.out.part(t * self.w.rows() + row, rows) };
-        if rows == values.len() {
-            // A length that the compiler knows is copied without a call.
-            out[..values.len()].copy_from_slice(values);
-        } else {
-            out.copy_from_slice(&values[..rows]);
-        }
         if let Some(bias) = self.bias {
-            for (r, out) in out.iter_mut().enumerate() {
-                *out += bias.get(row + r);
+            for r in 0..width_here {
+                let bias = bias.get(rows.first + r * rows.step);
+                for i in 0..count {
+                    values[i * width + r] += bias;
+                }
+            }
+        }
+        // Numbers that the compiler knows are written without loops: with many activations an eighth of the time.
+        match (count * width == values.len(), width_here == width) {
+            (true, true) => self.write(rows, t, values.len() / width, (width, width), values),
+            _ => self.write(rows, t, count, (width, width_here), values),
+        }
+    }
+
+    /// Writes the first `here` of `width` values for each of `count` activations.
+    #[inline(always)]
+    fn write(&self, rows: Rows, t: usize, count: usize, (width, here): (usize, usize), values: &[f32]) {
+        let n = self.w.rows();
+        let out = self.out.range(t * n + rows.first, (count - 1) * n + (here - 1) * rows.step + 1);
+        for i in 0..count {
+            let of = &values[i * width..i * width + here];
+            // SAFETY: the range holds row `t + i`, of which the columns of these weight rows belong to this part alone.
+            unsafe {
+                let out = out.add(i * n);
+                if rows.step == 1 {
+                    std::ptr::copy_nonoverlapping(of.as_ptr(), out, here);
+                } else {
+                    for r in 0..here {
+                        out.add(r * rows.step).write(of[r]);
+                    }
+                }
             }
         }
     }
