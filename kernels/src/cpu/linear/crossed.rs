@@ -11,13 +11,15 @@ use super::meet::{Activations, Side};
 use super::part::{Ahead, Part, ROWS, Rows, join, tile_range};
 use super::stored::{Columns, Stored, with_stored};
 use crate::cpu::pair::Pair;
-use crate::cpu::{Kernel, Lanes, Registers};
+use crate::cpu::{Kernel, Lanes, Matrix, Registers};
 
 /// From so many activations on it pays to lay them side by side...
 const FEWEST: usize = 7;
 /// ...and from so many, if they stay in the first-level cache, of which they may take so many bytes.
 const FEWEST_NEAR: usize = 5;
 const NEAR: usize = 32 * 1024;
+/// 8-bit weights take more instructions to turn, so from more activations on it pays to do it once.
+const MOST_INT8: usize = 16;
 /// Most pairs of activations in a tile.
 const WIDE: usize = 5;
 /// Bytes of activations that the second-level cache keeps while weights pass by.
@@ -39,9 +41,11 @@ thread_local! {
     static PACKED: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether it pays for so many activations of `k` columns.
-pub(super) fn pays(t: usize, k: usize) -> bool {
-    t >= FEWEST || (t >= FEWEST_NEAR && t.div_ceil(2) * 8 * k <= NEAR)
+/// Whether it pays for so many activations.
+pub(super) fn pays(t: usize, w: &Matrix<'_>) -> bool {
+    let most = if matches!(w, Matrix::Int8(_)) { MOST_INT8 } else { usize::MAX };
+    let near = t.div_ceil(2).saturating_mul(8 * w.cols()) <= NEAR;
+    t <= most && (t >= FEWEST || (t >= FEWEST_NEAR && near))
 }
 
 /// A part for which [`Part::fits_crossed`].

@@ -42,7 +42,7 @@ impl Part<'_> {
             (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
             (Registers::ThirtyTwo, _) => DIRECT,
         };
-        if self.crosses && crossed::pays(self.t, self.w.cols()) && self.fits_crossed() {
+        if self.crosses && crossed::pays(self.t, &self.w) && self.fits_crossed() {
             dispatch(self.isa, Crossed(self));
         } else if self.t <= direct && self.fits_direct() {
             dispatch(self.isa, Direct(self));
