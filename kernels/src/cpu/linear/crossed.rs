@@ -24,7 +24,7 @@ const MOST_INT8: usize = 16;
 const WIDE: usize = 5;
 /// Bytes of activations that the second-level cache keeps while weights pass by.
 const PANEL: usize = 512 * 1024;
-/// Bytes of weights that stay in the second-level cache while one tile of activations after the other passes by.
+/// Bytes of weights that stay near while one tile of activations after the other passes by.
 const CHUNK: usize = 64 * 1024;
 /// How far ahead weights are prefetched that only one tile meets, in bytes.
 const DISTANCE: usize = 2048;
@@ -83,7 +83,7 @@ impl Crossed<'_> {
         for i in 0..count {
             let range = tile_range(pairs, count, i);
             let tiles = range.len().div_ceil(WIDE);
-            self.pack(&mut packed, &range, tiles);
+            self.pack::<V>(&mut packed, &range, tiles);
             let panel = Panel { first: range.start, pairs: range.len(), tiles, packed: &packed };
             self.blocks::<V, S>(&panel);
         }
@@ -92,7 +92,7 @@ impl Crossed<'_> {
 
     /// Lays the activations of a panel side by side, one tile after the other.
     #[inline(always)]
-    fn pack(&self, packed: &mut Vec<Step>, pairs: &Range<usize>, tiles: usize) {
+    fn pack<V: Lanes>(&self, packed: &mut Vec<Step>, pairs: &Range<usize>, tiles: usize) {
         let steps = self.0.w.cols().div_ceil(8);
         if packed.len() < pairs.len() * steps {
             packed.resize(pairs.len() * steps, Step([0.0; 16]));
@@ -100,32 +100,42 @@ impl Crossed<'_> {
         for i in 0..tiles {
             let tile = tile_range(pairs.len(), tiles, i);
             let out = &mut packed[tile.start * steps..tile.end * steps];
-            for c in 0..tile.len() {
-                for half in 0..2 {
-                    self.pack_one(out, (tile.len(), c), 2 * (pairs.start + tile.start + c) + half, half);
+            self.pack_tile::<V>(out, pairs.start + tile.start, tile.len());
+        }
+    }
+
+    /// Lays `columns` pairs of activations side by side, `[step][column]`: written from one end to the other.
+    #[inline(always)]
+    fn pack_tile<V: Lanes>(&self, out: &mut [Step], first: usize, columns: usize) {
+        const NONE: [f32; 8] = [0.0; 8];
+        let (k, t) = (self.0.w.cols(), self.0.t);
+        for step in 0..k / 8 {
+            for c in 0..columns {
+                let at = 2 * (first + c);
+                let a = &self.0.x[at * k + 8 * step..][..8];
+                let b = if at + 1 < t { &self.0.x[(at + 1) * k + 8 * step..][..8] } else { &NONE[..] };
+                let out = out[step * columns + c].0.as_mut_ptr();
+                // SAFETY: both have eight values, and a step takes sixteen.
+                unsafe { V::Pair::load_f32(a.as_ptr().cast(), b.as_ptr().cast()).write(out) };
+            }
+        }
+        if k.is_multiple_of(8) {
+            return;
+        }
+        for c in 0..columns {
+            let out = &mut out[k / 8 * columns + c].0;
+            *out = [0.0; 16];
+            for half in 0..2 {
+                let at = 2 * (first + c) + half;
+                for i in 0..k % 8 {
+                    out[8 * half + i] = if at < t { self.0.x[at * k + k / 8 * 8 + i] } else { 0.0 };
                 }
             }
         }
     }
 
-    /// Activation `t`, or zeros if it is not there, as a half of column `c` of `columns`.
-    #[inline(always)]
-    fn pack_one(&self, out: &mut [Step], (columns, c): (usize, usize), t: usize, half: usize) {
-        let k = self.0.w.cols();
-        let row = if t < self.0.t { &self.0.x[t * k..(t + 1) * k] } else { &[] };
-        for step in 0..k.div_ceil(8) {
-            let out = &mut out[step * columns + c].0[8 * half..8 * half + 8];
-            if row.len() >= 8 * step + 8 {
-                out.copy_from_slice(&row[8 * step..8 * step + 8]);
-                continue;
-            }
-            for i in 0..8 {
-                out[i] = if 8 * step + i < row.len() { row[8 * step + i] } else { 0.0 };
-            }
-        }
-    }
-
-    /// All blocks of weight rows against a panel: one tile after the other passes by a chunk of them.
+    /// All blocks of weight rows against a panel: one tile after the other passes by a chunk of them. A single tile waits for
+    /// the memory, so it takes most rows as planes, see [`Part::plane`], whose outputs are written one by one.
     #[inline(always)]
     fn blocks<V: Lanes, S: Stored>(&self, panel: &Panel<'_>) {
         let part = self.0;
@@ -136,7 +146,7 @@ impl Crossed<'_> {
         let chunk = (CHUNK / (ROWS * row_bytes)).max(1);
         let mut from = 0;
         while from < count {
-            let to = if from < plane { plane } else { count }.min(from + chunk);
+            let to = count.min(from + chunk);
             for i in 0..panel.tiles {
                 for block in from..to {
                     self.block::<V, S>(panel, i, (plane, block, chunk));
@@ -146,8 +156,8 @@ impl Crossed<'_> {
         }
     }
 
-    /// A block against tile `i`, which asks meanwhile for its share of the chunk that comes next, or where there is one tile,
-    /// for what comes next of these rows.
+    /// A block against tile `i`, which asks meanwhile for what comes next of these rows, or where there are several, for its
+    /// share of the next chunk.
     #[inline(always)]
     fn block<V: Lanes, S: Stored>(
         &self,
@@ -156,21 +166,17 @@ impl Crossed<'_> {
         (plane, block, chunk): (usize, usize, usize),
     ) {
         let (part, w, apart) = (self.0, &self.0.w, self.0.w.apart());
-        let (row, step, stride) = if block < plane {
-            (part.first + block, plane, apart * plane)
-        } else {
-            (part.first + block * ROWS, 1, apart)
-        };
+        let (row, step) =
+            if block < plane { (part.first + block, plane) } else { (part.first + block * ROWS, 1) };
         // The last block takes rows of the one before once more, with the same result, or there are rows of zeros.
-        let first = if S::WHOLE_BLOCKS || block < plane { row } else { row.min(part.end - ROWS) };
+        let first = if S::WHOLE_BLOCKS || step > 1 { row } else { row.min(part.end - ROWS) };
         // 8-bit weights are planes in memory.
-        let at = match (panel.tiles, block < plane) {
-            (1, planes) if planes || S::WHOLE_BLOCKS => w.address(row).wrapping_add(DISTANCE),
-            (1, _) => w.address(row + ROWS),
-            (_, true) => w.address(row + chunk),
-            (_, false) => w.address(row + chunk * ROWS),
+        let at = match panel.tiles {
+            1 if S::WHOLE_BLOCKS || step > 1 => w.address(row).wrapping_add(DISTANCE),
+            1 => w.address(row + ROWS),
+            _ => w.address(row + chunk * ROWS),
         };
-        let ahead = Ahead { at, stride, rows: ROWS }.share(panel.tiles, i);
+        let ahead = Ahead { at, stride: apart * step, rows: ROWS }.share(panel.tiles, i);
         let rows = Rows { first, step };
         let pairs = tile_range(panel.pairs, panel.tiles, i);
         match pairs.len() {

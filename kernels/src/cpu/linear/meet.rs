@@ -3,7 +3,7 @@
 
 use crate::cpu::pair::{Pair, twice_part};
 
-/// The activations of a tile: rows of f32, `stride` values from one to the next, or what [`Side::pack`] wrote.
+/// The activations of a tile: rows of f32, `stride` values from one to the next, or steps of two activations, see [`Side`].
 #[derive(Clone, Copy)]
 pub(super) struct Activations {
     pub(super) at: *const f32,
