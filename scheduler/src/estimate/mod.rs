@@ -121,3 +121,38 @@ impl Estimates {
         self.moves(from).share(to)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Large steps that share little do not teach that small ones share as little: the slowdown stays what was measured. Known
+    /// without parts, it is forgotten.
+    #[test]
+    fn large_steps_do_not_unteach_the_slowdown_of_small_ones() {
+        let slowdown = |own: Vec<(usize, f64)>| {
+            let sharing = Sharing { own, imposed: Vec::new() };
+            let steps = vec![(1, 1_000_000), (16, 4_000_000)];
+            let mut estimates = Estimates::new(2);
+            for model in [ModelId(0), ModelId(1)] {
+                let sharing = sharing.clone();
+                let measured =
+                    Measured { steps: steps.clone(), slowdown: 2.0, sharing, ..Measured::default() };
+                estimates.seed(model, &measured);
+            }
+            let (small, large, mut now) = (ModelId(0), ModelId(1), 0);
+            for i in 0..600 {
+                // A step of sixteen tokens, of which a part is beside another one that costs it nothing.
+                let mut overlap = Overlap::default();
+                overlap.start(small, estimates.parts(small, 16), now);
+                overlap.start(large, estimates.parts(large, 16), now + 500_000 * (i % 8));
+                now += 4_000_000;
+                let spent = overlap.end(small, now);
+                estimates.add_step(small, 16, 16, 0, spent);
+            }
+            estimates.steps(small).slowdown()
+        };
+        let (with, without) = (slowdown(vec![(1, 1.0), (16, 0.0)]), slowdown(Vec::new()));
+        assert!(with > 1.9 && without < 1.2, "{with} {without}");
+    }
+}
