@@ -40,7 +40,12 @@ fn the_demo_pair_is_measured_and_the_file_is_read_where_it_is_needed() {
     let (dir, text) = measured();
     let lines_with = |part: &str| text.lines().filter(|line| line.contains(part)).count();
     assert_eq!(lines_with("[[model]]"), 2, "{text}");
-    assert_eq!(lines_with("[[beside]]"), 2, "{text}");
+    // Both beside one another: one row each, and four of either.
+    assert_eq!(
+        (lines_with("[[beside]]"), lines_with("other_rows = 1"), lines_with("other_rows = 4")),
+        (6, 4, 2),
+        "{text}"
+    );
     for rows in [1, 2, 3, 4] {
         assert_eq!(lines_with(&format!("{{ rows = {rows},")), 2, "{text}");
     }
