@@ -20,6 +20,7 @@ mod stored;
 
 use self::part::{Part, ROWS};
 use super::shared::SharedMut;
+use super::workers::Line;
 use super::{Ctx, Matrix, WeightRef, part_count, part_range};
 
 /// How K is reduced.
@@ -90,14 +91,39 @@ pub fn linear<'a>(
     if t == 0 || n == 0 {
         return;
     }
-    let blocks = n.div_ceil(ROWS);
-    let parts = part_count(&ctx, blocks, t.saturating_mul(n).saturating_mul(k));
-    let (out, crosses) = (SharedMut::new(out), ctx.isa.crosses());
+    let pairs = if ctx.isa.crosses() { crossed::panel(t, &w, reduce) } else { 0 };
+    let mut lines = if pairs > 0 { ctx.workers.lines() } else { None };
+    let most = if lines.is_some() { 2 * pairs } else { t };
+    for from in (0..t).step_by(most) {
+        let to = t.min(from + most);
+        let (x, out) = (&x[from * k..to * k], &mut out[from * n..to * n]);
+        let packed = lines.as_mut().map(|lines| {
+            crossed::pack(&ctx, x, to - from, k, lines);
+            &lines[..]
+        });
+        all_parts(&ctx, x, packed, w, bias, reduce, out);
+    }
+}
+
+/// A product on all threads, its activations also side by side if the weights are to be crossed.
+fn all_parts(
+    ctx: &Ctx<'_>,
+    x: &[f32],
+    packed: Option<&[Line]>,
+    w: Matrix<'_>,
+    bias: Option<WeightRef<'_>>,
+    reduce: Reduce,
+    out: &mut [f32],
+) {
+    let (n, k) = (w.rows(), w.cols());
+    let (t, blocks) = (x.len() / k, n.div_ceil(ROWS));
+    let parts = part_count(ctx, blocks, t.saturating_mul(n).saturating_mul(k));
+    let out = SharedMut::new(out);
     ctx.workers.run(parts, &|part| {
         let range = part_range(blocks, parts, part);
         let first = range.start * ROWS;
         let end = (range.end * ROWS).min(n);
-        Part { isa: ctx.isa, crosses, x, w, bias, reduce, out: &out, t, first, end }.run();
+        Part { isa: ctx.isa, packed, x, w, bias, reduce, out: &out, t, first, end }.run();
     });
 }
 
@@ -186,7 +212,7 @@ mod tests {
             ];
             for (form, w) in all.into_iter().enumerate() {
                 for t in (1..=24).chain([67]) {
-                    let [with, without] = [true, false].map(|crosses| product(w, reduce, t, crosses));
+                    let [with, without] = [true, false].map(|crosses| product(ctx, w, reduce, t, crosses));
                     assert!(
                         with == without && !with.iter().any(|x| x.is_nan()),
                         "form {form}, T {t}, {reduce:?}"
@@ -200,12 +226,12 @@ mod tests {
         (i.wrapping_mul(0x9e37_79b9) >> 7 & 0xff) as f32 / 64.0 - 2.0
     }
 
-    fn product(w: Matrix<'_>, reduce: Reduce, t: usize, crosses: bool) -> Vec<f32> {
+    fn product(ctx: Ctx<'_>, w: Matrix<'_>, reduce: Reduce, t: usize, crosses: bool) -> Vec<f32> {
         let x: Vec<f32> = (0..t * w.cols()).map(|i| value(i + 7)).collect();
         let mut out = vec![f32::NAN; t * w.rows()];
-        let shared = SharedMut::new(&mut out);
-        let isa = Isa::fastest();
-        Part { isa, crosses, x: &x, w, bias: None, reduce, out: &shared, t, first: 0, end: w.rows() }.run();
+        let mut lines = vec![Line([f32::NAN; 16]); t.div_ceil(2) * w.cols().div_ceil(8)];
+        crossed::pack(&ctx, &x, t, w.cols(), &mut lines);
+        all_parts(&ctx, &x, crosses.then_some(&lines[..]), w, None, reduce, &mut out);
         out
     }
 }

@@ -7,10 +7,11 @@
 //! Groups may share [`Cores`]: then each has as many threads at work as falls to it while others work, and all when they
 //! rest.
 
+use super::Isa;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -48,10 +49,20 @@ const SPIN: Duration = Duration::from_micros(30);
 
 type Body<'a> = &'a (dyn Fn(usize) + Sync);
 
+/// Sixteen values: a line of the caches.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Line(pub(crate) [f32; 16]);
+
+/// Lines that a group keeps for what an operation needs meanwhile: 512 KiB, half of a second-level cache.
+pub(crate) const LINES: usize = 8192;
+
 /// A group of threads that run the parts of one job after another; the caller takes part.
 pub struct WorkerGroup {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    /// Allocated once, since a step allocates nothing; empty where no operation asks for it.
+    lines: Mutex<Vec<Line>>,
 }
 
 struct Shared {
@@ -96,7 +107,8 @@ impl WorkerGroup {
             panic: Mutex::new(None),
         });
         // Built before the first spawn: dropped on an error, it joins the helpers already started.
-        let mut group = WorkerGroup { shared, helpers: Vec::new() };
+        let lines = if Isa::fastest().crosses() { vec![Line([0.0; 16]); LINES] } else { Vec::new() };
+        let mut group = WorkerGroup { shared, helpers: Vec::new(), lines: Mutex::new(lines) };
         for i in 1..threads {
             let shared = Arc::clone(&group.shared);
             let builder = std::thread::Builder::new().name(format!("{name}-{i}"));
@@ -108,6 +120,16 @@ impl WorkerGroup {
     /// Threads that take part, the caller included.
     pub fn threads(&self) -> usize {
         self.helpers.len() + 1
+    }
+
+    /// [`LINES`] lines, or none; `None` while another operation has them.
+    pub(crate) fn lines(&self) -> Option<MutexGuard<'_, Vec<Line>>> {
+        match self.lines.try_lock() {
+            Ok(lines) => Some(lines),
+            // What a panic left there is overwritten.
+            Err(TryLockError::Poisoned(lines)) => Some(lines.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// From now on this group shares `cores` with others; only the first call counts.

@@ -1,9 +1,10 @@
 //! The outputs of a product that fall to one thread, and which way they are computed.
 
 use super::Reduce;
-use super::crossed::{self, Crossed};
+use super::crossed::Crossed;
 use super::direct::Direct;
 use crate::cpu::shared::SharedMut;
+use crate::cpu::workers::Line;
 use crate::cpu::{Isa, Lanes, Matrix, Registers, WeightRef, dispatch};
 
 /// Weight rows in a block.
@@ -21,8 +22,8 @@ const DIRECT_SIXTEEN_INT8: usize = 12;
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) isa: Isa,
-    /// See [`Isa::crosses`].
-    pub(super) crosses: bool,
+    /// The activations side by side, if the weights are to be crossed.
+    pub(super) packed: Option<&'a [Line]>,
     pub(super) x: &'a [f32],
     pub(super) w: Matrix<'a>,
     pub(super) bias: Option<WeightRef<'a>>,
@@ -42,12 +43,10 @@ impl Part<'_> {
             (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
             (Registers::ThirtyTwo, _) => DIRECT,
         };
-        if self.crosses && crossed::pays(self.t, &self.w) && self.fits_crossed() {
-            dispatch(self.isa, Crossed(self));
-        } else if self.t <= direct && self.fits_direct() {
-            dispatch(self.isa, Direct(self));
-        } else {
-            self.packed();
+        match self.packed {
+            Some(packed) if self.fits_direct() => dispatch(self.isa, Crossed(self, packed)),
+            _ if self.t <= direct && self.fits_direct() => dispatch(self.isa, Direct(self)),
+            _ => self.packed(),
         }
     }
 
@@ -60,12 +59,6 @@ impl Part<'_> {
             Matrix::Stored(_) => self.end - self.first >= ROWS,
             Matrix::Int8(_) => borders[..segments].iter().all(|k| k.is_multiple_of(8)),
         }
-    }
-
-    /// The same with two activations to a register, which are packed in steps of eight columns.
-    fn fits_crossed(&self) -> bool {
-        let (borders, segments) = self.reduce.borders(self.w.cols());
-        borders[..segments].iter().all(|k| k.is_multiple_of(8)) && self.fits_direct()
     }
 
     /// Rows of a plane, if most of the part's rows are taken as [`ROWS`] planes, one row of each at a time: an odd number,
