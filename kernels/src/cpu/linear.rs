@@ -222,6 +222,25 @@ mod tests {
         }
     }
 
+    /// More activations than are laid side by side at once, where they are at all: each as alone.
+    #[test]
+    fn panels_of_activations_change_no_bit() {
+        let workers = WorkerGroup::new("panels", 2).expect("a thread");
+        let ctx = Ctx { isa: Isa::fastest(), workers: &workers };
+        let (n, k, t) = (24, 1040, 151);
+        let as_f32: Vec<u8> = (0..n * k).map(value).flat_map(f32::to_le_bytes).collect();
+        let w = WeightRef::new(DType::F32, n, k, &as_f32).expect("lengths");
+        let x: Vec<f32> = (0..t * k).map(|i| value(i + 7)).collect();
+        assert!(crossed::panel(t, &w.into(), Reduce::Segments2) < t.div_ceil(2), "a single panel");
+        let mut all = vec![f32::NAN; t * n];
+        linear(ctx, &x, w, None, Reduce::Segments2, &mut all);
+        for (i, (x, found)) in x.chunks(k).zip(all.chunks(n)).enumerate() {
+            let mut alone = vec![f32::NAN; n];
+            linear(ctx, x, w, None, Reduce::Segments2, &mut alone);
+            assert!(found == alone, "activation {i}");
+        }
+    }
+
     fn value(i: usize) -> f32 {
         (i.wrapping_mul(0x9e37_79b9) >> 7 & 0xff) as f32 / 64.0 - 2.0
     }
