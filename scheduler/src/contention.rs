@@ -5,7 +5,7 @@
 //! ([`sharing`](crate::sharing)). Plain arithmetic, so equal calls give equal times.
 
 use crate::ids::{MAX_MODELS, Nanos};
-use crate::sharing::{Parts, factor};
+use crate::sharing::{Parts, slowdown_beside};
 
 /// The steps in progress, at most one per model.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Contention {
     fn factor(&self, model: usize) -> f64 {
         let others = (0..MAX_MODELS).filter(|&i| i != model && self.left[i].is_some());
         let imposed = others.map(|i| self.parts[i].imposed).reduce(f64::max);
-        imposed.map_or(1.0, |imposed| factor(self.slowdown[model], self.parts[model].own, imposed))
+        imposed.map_or(1.0, |imposed| slowdown_beside(self.slowdown[model], self.parts[model].own, imposed))
     }
 
     fn advance(&mut self, now: Nanos) {

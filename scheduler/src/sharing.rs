@@ -44,13 +44,9 @@ impl Sharing {
     }
 }
 
-/// How many times longer a step takes beside another, if that is `slowdown` where both feed a token.
-pub fn slowdown_beside(slowdown: f64, own: Parts, other: Parts) -> f64 {
-    factor(slowdown, own.own, other.imposed)
-}
-
-/// The same with what it suffers, and the most that any other causes.
-pub(crate) fn factor(slowdown: f64, own: f64, imposed: f64) -> f64 {
+/// How many times longer a step takes beside others, if that is `slowdown` where both feed a token: with what it suffers, and
+/// the most that any of them causes.
+pub fn slowdown_beside(slowdown: f64, own: f64, imposed: f64) -> f64 {
     let loss = (1.0 - 1.0 / slowdown.max(1.0)) * own * imposed;
     // Without parts exactly the slowdown.
     if own == 1.0 && imposed == 1.0 { slowdown.max(1.0) } else { 1.0 / (1.0 - loss.clamp(0.0, MOST_LOSS)) }
@@ -92,10 +88,10 @@ mod tests {
 
     #[test]
     fn a_step_that_loses_a_part_of_its_speed_takes_so_much_longer() {
-        assert_eq!(factor(1.6, 1.0, 1.0), 1.6);
-        assert_eq!(factor(0.5, 1.0, 1.0), 1.0);
-        assert!((factor(2.0, 0.5, 0.5) - 1.0 / 0.875).abs() < 1e-12);
-        assert_eq!(factor(2.0, 0.0, 1.0), 1.0);
-        assert!((factor(1e3, 3.0, 1.0) - 20.0).abs() < 1e-9, "the clock goes on");
+        assert_eq!(slowdown_beside(1.6, 1.0, 1.0), 1.6);
+        assert_eq!(slowdown_beside(0.5, 1.0, 1.0), 1.0);
+        assert!((slowdown_beside(2.0, 0.5, 0.5) - 1.0 / 0.875).abs() < 1e-12);
+        assert_eq!(slowdown_beside(2.0, 0.0, 1.0), 1.0);
+        assert!((slowdown_beside(1e3, 3.0, 1.0) - 20.0).abs() < 1e-9, "the clock goes on");
     }
 }

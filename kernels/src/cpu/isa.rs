@@ -69,7 +69,7 @@ impl Isa {
     /// and crossing weights takes a port that multiplies.
     pub(super) fn crosses(self) -> bool {
         static AMD: OnceLock<bool> = OnceLock::new();
-        self == Isa::Avx512 && *AMD.get_or_init(amd)
+        self.registers() == Registers::ThirtyTwo && *AMD.get_or_init(amd)
     }
 
     fn parse(value: &str) -> Result<Isa, String> {

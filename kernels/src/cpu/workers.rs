@@ -106,8 +106,8 @@ impl WorkerGroup {
             cores: OnceLock::new(),
             panic: Mutex::new(None),
         });
-        // Built before the first spawn: dropped on an error, it joins the helpers already started.
         let lines = if Isa::fastest().crosses() { vec![Line([0.0; 16]); LINES] } else { Vec::new() };
+        // Built before the first spawn: dropped on an error, it joins the helpers already started.
         let mut group = WorkerGroup { shared, helpers: Vec::new(), lines: Mutex::new(lines) };
         for i in 1..threads {
             let shared = Arc::clone(&group.shared);
@@ -122,14 +122,15 @@ impl WorkerGroup {
         self.helpers.len() + 1
     }
 
-    /// [`LINES`] lines, or none; `None` while another operation has them.
+    /// [`LINES`] lines; `None` while another operation has them, and where the processor crosses no weights.
     pub(crate) fn lines(&self) -> Option<MutexGuard<'_, Vec<Line>>> {
-        match self.lines.try_lock() {
-            Ok(lines) => Some(lines),
+        let lines = match self.lines.try_lock() {
+            Ok(lines) => lines,
             // What a panic left there is overwritten.
-            Err(TryLockError::Poisoned(lines)) => Some(lines.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+            Err(TryLockError::Poisoned(lines)) => lines.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        (!lines.is_empty()).then_some(lines)
     }
 
     /// From now on this group shares `cores` with others; only the first call counts.

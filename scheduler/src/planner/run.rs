@@ -6,7 +6,7 @@ use super::tail::Tail;
 use crate::ids::{MAX_MODELS, Nanos};
 use crate::policy::{ModelView, Policy, decide};
 use crate::router::mix;
-use crate::sharing::{Parts, factor};
+use crate::sharing::{Parts, slowdown_beside};
 
 /// Steps that end within half a nanosecond end together...
 const TOGETHER: f64 = 0.5;
@@ -282,7 +282,7 @@ impl Run {
         for m in (0..setting.models).filter(running) {
             let others = (0..setting.models).filter(|other| *other != m).filter(running);
             let imposed = others.map(|other| parts(other).imposed).fold(0.0, f64::max);
-            speeds[m] = 1.0 / factor(setting.slowdown[m], parts(m).own, imposed);
+            speeds[m] = 1.0 / slowdown_beside(setting.slowdown[m], parts(m).own, imposed);
         }
     }
 

@@ -60,7 +60,7 @@ fn mean_slowdown(profile: &Profile, fed: &[usize]) -> f64 {
     let of = |i: usize| {
         let alone = profile.slowdown(models[i], &models);
         let others = (0..models.len()).filter(|&other| other != i);
-        others.map(|other| slowdown_beside(alone, parts[i], parts[other])).fold(1.0, f64::max)
+        others.map(|other| slowdown_beside(alone, parts[i].own, parts[other].imposed)).fold(1.0, f64::max)
     };
     (0..models.len()).map(of).sum::<f64>() / models.len().max(1) as f64
 }

@@ -16,9 +16,8 @@ const FED: &[usize] = &[2, 4, 6, 8, 10, 12, 14, 16, 24, 32, 64, 128, 256, 512, 1
 /// Tokens that a row feeds behind the longest context: enough to tell what each further one reads, few enough that two
 /// steps do not take the whole round.
 pub(super) const FAR_FED: usize = 16;
-/// Rows of one model while another with one row runs beside it, and the other way round: few wait for the memory, many
-/// multiply.
-const BESIDE: &[usize] = &[1, 4, 16];
+/// Rows of two models that run beside one another: few wait for the memory, many multiply.
+const BESIDE: &[[usize; 2]] = &[[1, 1], [4, 1], [1, 4], [16, 1], [1, 16]];
 /// A sample of several steps begins with one that is not counted: other models' weights lie in the caches.
 const WARM: usize = 3;
 /// With a larger share of the samples discarded, processor time is trusted and not the wall.
@@ -139,13 +138,11 @@ fn tasks(probe: &Probe, plan: &Plan) -> Vec<Task> {
             alone(Kind::Far(most), vec![(cached, most)]);
         }
     }
-    let sizes: Vec<[usize; 2]> =
-        BESIDE.iter().flat_map(|&rows| [[rows, 1], [1, rows]]).filter(|rows| *rows != [1, 1]).collect();
     for a in 0..probe.models().len() {
         for b in a + 1..probe.models().len() {
             let most = [a, b].map(|model| probe.models()[model].max_rows.min(plan.rows));
             let fits = |rows: &&[usize; 2]| rows[0] <= most[0] && rows[1] <= most[1];
-            for rows in std::iter::once(&[1, 1]).chain(sizes.iter().filter(fits)) {
+            for rows in BESIDE.iter().filter(fits) {
                 tasks.push(Task::Pair {
                     models: [a, b],
                     rows: rows.map(|rows| vec![(plan.context, 1); rows]),

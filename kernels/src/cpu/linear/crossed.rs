@@ -113,7 +113,7 @@ impl Kernel for Crossed<'_> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        // No other set crosses, see `Isa::crosses`.
+        // See `Part::run`.
         if V::REGISTERS == Registers::ThirtyTwo {
             with_stored!(self.0.w, V, self.blocks())
         }

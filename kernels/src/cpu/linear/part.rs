@@ -37,14 +37,18 @@ pub(super) struct Part<'a> {
 impl Part<'_> {
     /// Computes the outputs.
     pub(super) fn run(&self) {
-        let direct = match (self.isa.registers(), self.w) {
+        let registers = self.isa.registers();
+        let direct = match (registers, self.w) {
             (Registers::Unknown, _) => usize::MAX,
             (Registers::Sixteen, Matrix::Stored(_)) => DIRECT_SIXTEEN,
             (Registers::Sixteen, Matrix::Int8(_)) => DIRECT_SIXTEEN_INT8,
             (Registers::ThirtyTwo, _) => DIRECT,
         };
         match self.packed {
-            Some(packed) if self.fits_direct() => dispatch(self.isa, Crossed(self, packed)),
+            // [`Crossed`] has code for no other registers.
+            Some(packed) if registers == Registers::ThirtyTwo && self.fits_direct() => {
+                dispatch(self.isa, Crossed(self, packed));
+            }
             _ if self.t <= direct && self.fits_direct() => dispatch(self.isa, Direct(self)),
             _ => self.packed(),
         }
