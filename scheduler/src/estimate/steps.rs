@@ -24,7 +24,6 @@ mod seed;
 
 use crate::estimate::overlap::Spent;
 use crate::ids::Nanos;
-use crate::sharing::MOST_LOSS;
 
 /// Fed tokens are sorted into exact buckets up to 8 and four per octave above.
 const BUCKETS: usize = 64;
@@ -299,11 +298,11 @@ impl StepTimes {
         self.age = 0;
     }
 
-    /// c: the share of its speed that the model loses beside others, 0 to [`MOST_LOSS`].
+    /// c: the share of its speed that the model loses beside others, 0 to the most that may be lost.
     pub(crate) fn loss(&self) -> f64 {
         // With noisy times the same shares say less.
         let pull = PULL + NOISE_PULL * self.spread;
-        ((pull * self.prior - self.cross) / (self.square + pull)).clamp(0.0, MOST_LOSS)
+        ((pull * self.prior - self.cross) / (self.square + pull)).clamp(0.0, crate::sharing::MOST_LOSS)
     }
 
     /// How much is known about it: the sum of squared deviations of the share.
